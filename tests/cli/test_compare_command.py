@@ -57,13 +57,10 @@ def test_as_json(estimate):
     assert "do at least 5 first" in found["runs_needed"][0]
 
 
-def test_jobs_that_several_processes_do_together_leave_fewer_workers(estimate, monkeypatch):
+def test_jobs_with_several_threads_leave_fewer_workers(estimate, monkeypatch):
     monkeypatch.setattr(runner, "cores", lambda: 8)
     assert "with 8 workers" in estimate()[1]
-    assert "with 4 workers" in estimate("--devices", "2")[1]
-    code, _, err = estimate("--devices", "1000")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "--devices: study 'estimated' cannot be trained by 1000 processes: its batches have" in err
+    assert "with 4 workers" in estimate("--threads", "2")[1]
 
 
 def test_failed_jobs_that_are_to_be_retried_are_not_done(estimate):
@@ -93,9 +90,9 @@ def test_cluster_does_the_jobs_that_are_estimated_and_is_left(estimate, monkeypa
     class Cluster:
         processes, refused, left = 7, (), 0
 
-        def __init__(self, wanted, *, threads, device, devices):
-            assert (wanted.cpus, threads, device, devices) == (2.0, 1, "cpu", 1)
-            self.machine = {**environment.machine(device, devices), "threads": threads}
+        def __init__(self, wanted, *, threads, device):
+            assert (wanted.cpus, threads, device) == (2.0, 1, "cpu")
+            self.machine = {**environment.machine(device), "threads": threads}
 
         def __enter__(self):
             return self

@@ -77,9 +77,6 @@ class JobOptions:
     threads: Annotated[int | None, _machine("THREADS", "torch threads in each of them.  [default: the study's, 1]")] = (
         None
     )
-    devices: Annotated[
-        int, _machine("DEVICES", "Processes, or GPUs, that do each job together, for jobs too large for one.")
-    ] = 1
     device: Annotated[str, _machine("cpu|cuda|mps|auto", "Where to train.")] = "auto"
     shard: Annotated[
         str | None, _machine("I/N", "Do part I of N of the runs, for contdrop merge; 0/N: the selection alone.")
@@ -88,9 +85,7 @@ class JobOptions:
     address: Annotated[
         str | None, _machine("HOST:PORT", "Of a Ray cluster, or auto.  [default: Ray is started here, on loopback]")
     ] = None
-    cpus: Annotated[
-        float | None, _machine("CPUS", "With Ray: processors per job.  [default: --threads x --devices]")
-    ] = None
+    cpus: Annotated[float | None, _machine("CPUS", "With Ray: processors per job.  [default: --threads]")] = None
     gpus: Annotated[float, _machine("GPUS", "With Ray: GPUs per job; 0.25 puts four jobs on one.")] = 0.0
     retry_failed: Annotated[bool, _resume(None, "Do failed jobs once more.", "--retry-failed")] = False
     redo: Annotated[
@@ -112,7 +107,7 @@ class JobOptions:
         cluster = find_cluster(
             self.executor, address=self.address, cpus=self.cpus, gpus=self.gpus, workers=self.workers
         )
-        shared = ("workers", "threads", "devices", "device", "retry_failed", "redo")
+        shared = ("workers", "threads", "device", "retry_failed", "redo")
         settings: dict[str, Any] = {name: getattr(self, name) for name in shared}
         return StudyRunner(plans, **settings, shard=parse_shard(self.shard), cluster=cluster, say=terminal.say)
 

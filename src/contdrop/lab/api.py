@@ -220,7 +220,6 @@ def compare(
     store: pathlib.Path | str = "runs.db",
     workers: int | None = None,
     device: str = "auto",
-    devices: int = 1,
     threads: int | None = None,
     cluster: RayResources | None = None,
     retry_failed: bool = False,
@@ -241,7 +240,6 @@ def compare(
         store: File that keeps all results.
         workers: Number of processes that train at a time; one per core if None, 0 to train in this process.
         device: "cpu", "cuda", "mps", or "auto" for the fastest available.
-        devices: Number of processes per job, each with a part of every batch.
         threads: torch threads per process, in place of the study's.
         cluster: Ray cluster to train on, ``lab.RayResources()`` for one started on this machine; None trains here.
         retry_failed: Repeat failed jobs.
@@ -265,7 +263,6 @@ def compare(
         workers=workers,
         device=device,
         threads=threads,
-        devices=devices,
         retry_failed=retry_failed,
         redo=redo,
         cluster=None if cluster is None else dataclasses.replace(cluster, workers=workers),

@@ -86,14 +86,14 @@ def nodes():
             cluster.shutdown()
 
 
-def do(nodes, path, jobs, watcher, source=StudySource("catalogue", "digits-mlp"), devices=1):
+def do(nodes, path, jobs, watcher, source=StudySource("catalogue", "digits-mlp")):
     """All jobs of a plan, by the two nodes."""
     protocol = jobs[0].protocol
     data = {} if protocol.study.run else {protocol.key: prepare(protocol.study.data(), task="classification")}
-    work = WorkerConfig({protocol.key: StudySpec.of(protocol, source)}, data, devices=devices)
+    work = WorkerConfig({protocol.key: StudySpec.of(protocol, source)}, data)
     wanted = ray_cluster.RayResources(address=nodes.address, cpus=1.0)
     with (
-        ray_cluster.Cluster(wanted, threads=1, device="cpu", devices=devices) as cluster,
+        ray_cluster.Cluster(wanted, threads=1, device="cpu") as cluster,
         Store(path, create=True) as store,
     ):
         return ray_cluster.run(JobQueue(store, add_plan(store, jobs), watcher), work, cluster)
@@ -191,7 +191,7 @@ def test_jobs_may_have_a_part_of_a_gpu_and_no_processor():
     assert slots({"CPU": 1.0, "GPU": 2.0}, cpus=0.0, gpus=0.25) == 8
     asked = ray_cluster.RayResources(cpus=0.0, gpus=0.25, workers=4)
     assert ray_cluster.Cluster(asked, threads=3, device="cuda").options["num_cpus"] == 0.0
-    assert ray_cluster.Cluster(ray_cluster.RayResources(), threads=3, device="cpu", devices=2).options["num_cpus"] == 6
+    assert ray_cluster.Cluster(ray_cluster.RayResources(), threads=3, device="cpu").options["num_cpus"] == 3
 
 
 def test_two_nodes_give_the_same_bits_as_one_worker(nodes, undisturbed, tmp_path):
@@ -203,19 +203,6 @@ def test_two_nodes_give_the_same_bits_as_one_worker(nodes, undisturbed, tmp_path
     here, elsewhere = listening(os.getpid())
     assert here, "nothing listens, so this test sees nothing"
     assert not elsewhere, "something listens to the network"
-
-
-@pytest.mark.slow
-def test_a_job_of_two_processes_has_the_bits_of_two_processes_here(nodes, tmp_path):
-    method = "gaussian:sigma=0.3"
-    arguments = ["--methods", method, "--runs", "1", "--epochs", "3", "--workers", "1", "--devices", "2"]
-    finish("run", "digits-mlp", *arguments, store=tmp_path / "local.db")
-    jobs = plan(studies.STUDIES["digits-mlp"], labels=[method], runs=1, epochs=3)
-    outcome = do(nodes, tmp_path / "ray.db", jobs, Watcher(), devices=2)
-    assert len(outcome.finished) == 1
-    assert measured(tmp_path / "ray.db") == measured(tmp_path / "local.db")
-    with Store(tmp_path / "ray.db") as store:
-        assert store.jobs()[0].machine["devices"] == 2
 
 
 def test_node_killed_in_mid_training_loses_nothing(nodes, undisturbed, tmp_path):

@@ -374,10 +374,11 @@ def test_what_another_kind_of_processor_did_of_an_open_run_is_done_again(tmp_pat
         assert store.reset_other_processors(ids, machine) == []
 
 
-def test_mixed_kinds_in_a_run_are_refused(tmp_path):
+@pytest.mark.parametrize("what", ["threads", "devices"])  # of several devices are stores of 0.1.0
+def test_mixed_kinds_in_a_run_are_refused(what, tmp_path):
     path = stores.make_store(tmp_path / "runs.db", methods=("none", "gaussian"), runs=2, epochs=2)
     with Store(path) as store:
-        store._db.execute("UPDATE jobs SET machine = json_set(machine, '$.threads', 2) WHERE id = 1")
+        store._db.execute("UPDATE jobs SET machine = json_set(machine, ?, 2) WHERE id = 1", [f"$.{what}"])
         schema.update(store._db, "jobs", {}, "id = 1")
         with pytest.raises(UserError, match=r"in run 0 .* not share the same kind of processor.*does that run again"):
             collect_all(store)

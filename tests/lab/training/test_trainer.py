@@ -1,8 +1,6 @@
 """Training: paired, bit-exact when resumed, blind to test data in the selection, and honest about divergence."""
 
 import dataclasses
-import pickle
-import types
 
 import numpy as np
 import pytest
@@ -366,19 +364,3 @@ def test_several_networks_are_in_the_configuration_only_if_they_change_something
     changed = STUDY.replace(epoch_steps=5, networks=2).configuration["training"]
     assert (changed["epoch_steps"], changed["networks"]) == (5, 2)
     assert dry_run([job("gaussian", networks=2)], images).warnings == ()
-
-
-class Sending:
-    """Like a team: what the first process has goes to the others as bytes."""
-
-    size = 2
-
-    def first(self, mine):
-        return pickle.loads(pickle.dumps(mine))
-
-
-def test_a_large_checkpoint_reaches_every_process_of_a_team():
-    """It is a file that is mapped into memory, which cannot be sent as it is."""
-    store = types.SimpleNamespace(resume=lambda number: (1, memoryview(b"state")))
-    assert running._checkpoint(store, 7, Sending()) == (1, b"state")
-    assert running._checkpoint(types.SimpleNamespace(resume=lambda number: None), 7, Sending()) is None

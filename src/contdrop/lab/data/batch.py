@@ -88,23 +88,6 @@ def _size(batch: Any) -> int | None:
     return len(batch) if hasattr(batch, "__len__") and not isinstance(batch, str) else None
 
 
-def select_rows(batch: Any, rows: slice) -> Any:
-    """Return some examples of a batch that a study's own function has collated.
-
-    >>> select_rows({"a": torch.arange(3)}, slice(1, 3))
-    {'a': tensor([1, 2])}
-    """
-    size = size_of(batch)
-
-    def of_leaf(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor) or not leaf.dim() or len(leaf) != size:
-            got = f"shape {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__
-            raise mistake("--devices", f"tensors with a row for each of {size} examples in a batch", got)
-        return leaf[rows]
-
-    return map_leaves(of_leaf, batch)
-
-
 def to_device(batch: Any, device: torch.device | str) -> Any:
     """Return the same nesting on a device; leaves that cannot be moved, such as text, are kept."""
     return map_leaves(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, batch)

@@ -20,7 +20,7 @@ from torch.utils.data import Subset
 from ...errors import UserError, mistake
 from ..training import random_streams
 from . import fingerprints, inputs, splits
-from .batch import map_leaves, select_rows, size_of
+from .batch import map_leaves
 from .inputs import Arrays, Examples, Items
 from .loaders import BatchBuilder, Loaders, requests
 from .splits import Positions
@@ -132,7 +132,6 @@ class Part:
         *,
         seed: int | None = None,
         skip: int = 0,
-        rows: Callable[[int], slice] | None = None,
     ) -> Iterator[Any]:
         """Return the batches of an order.
 
@@ -140,21 +139,16 @@ class Part:
             order: Batches from :meth:`order`.
             seed: Seed of the epoch's augmentation; None transforms nothing.
             skip: Number of batches to leave out, which were shown before an interruption.
-            rows: Maps the size of a batch to the rows to return; all if None.
         """
         transformed = seed is not None and self.name == "train" and self.loaders.maker.transform is not None
         if isinstance(self.source, Arrays) and self.loaders.maker.collate is None and not transformed:
             nest, positions = self._arrays
-            wanted_rows = order[skip:] if rows is None else (batch[rows(len(batch))] for batch in order[skip:])
             if positions is None:
-                return _selected(nest, wanted_rows)
-            return _selected(nest, (positions.index_select(0, batch) for batch in wanted_rows))
+                return _selected(nest, order[skip:])
+            return _selected(nest, (positions.index_select(0, batch) for batch in order[skip:]))
         chosen = [self.positions.index_select(0, batch).numpy() for batch in order]
         wanted = requests(self.name, chosen, seed or 0, transformed=transformed)[skip:]
-        if rows is not None and self.loaders.maker.collate is None:
-            wanted, rows = [request.rows(rows(len(request.indices))) for request in wanted], None
-        made = self.loaders.batches(wanted)
-        return made if rows is None else (select_rows(batch, rows(size_of(batch))) for batch in made)
+        return self.loaders.batches(wanted)
 
     @functools.cached_property
     def _arrays(self) -> tuple[Any, Tensor | None]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import multiprocessing.process
 import random
 import signal
 import sys
@@ -27,7 +28,6 @@ from torch.utils.data import DataLoader, default_collate
 
 from ...errors import UserError
 from ..study.user_errors import explained
-from ..training.distributed import children_allowed
 from .inputs import Examples
 
 Seeds = npt.NDArray[np.uint64]
@@ -46,9 +46,6 @@ class Request:
     indices: Sequence[int]
     seeds: Sequence[int]
     transformed: bool
-
-    def rows(self, some: slice) -> Request:
-        return Request(self.part, self.indices[some], self.seeds[some], self.transformed)
 
 
 @dataclass(frozen=True)
@@ -213,6 +210,21 @@ class _Loader:
         with _own_decisions(), children_allowed():
             iterator = iter(self._loader)
         yield from iterator
+
+
+@contextlib.contextmanager
+def children_allowed() -> Iterator[None]:
+    """Let a daemonic process, such as a worker, have children; multiprocessing forbids it for fear of orphans.
+
+    Ours end with their parents by themselves.
+    """
+    configuration = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
+    daemon = configuration.pop("daemon", None)
+    try:
+        yield
+    finally:
+        if daemon is not None:
+            configuration["daemon"] = daemon
 
 
 def _unchanged(batch: Any) -> Any:

@@ -13,8 +13,11 @@ from __future__ import annotations
 import functools
 import os
 import queue
+import signal
+import sys
 import threading
 import time
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -26,9 +29,9 @@ import torch
 import torch.multiprocessing
 
 from ...errors import UserError
+from ..data.loaders import children_allowed
 from ..store.writer import Store
 from ..study.plan import StudyPlan
-from ..training.distributed import LostError, start_process
 from ..training.environment import set_up_process
 from .queue import (
     NO_MEMORY,
@@ -74,7 +77,7 @@ def run_here(todo: JobQueue, config: WorkerConfig, protocols: Mapping[str, Study
             try:
                 if context.claim_and_do(todo.store, task, functools.partial(todo.reported, 0, task.job_id)) == "busy":
                     todo.busy(task.job_id)
-            except (MemoryError, LostError) as error:
+            except MemoryError as error:
                 todo.died(0, task.job_id, str(error))
     finally:
         torch.set_num_threads(threads)
@@ -122,7 +125,7 @@ class _Pool:
         ours, theirs = context.Pipe()
         arguments = (theirs, self.todo.store.path.absolute(), self.config)
         process = context.Process(target=_run_worker, args=arguments, daemon=True, name=f"contdrop worker {index + 1}")
-        start_process(process)
+        _start_process(process)
         theirs.close()
         return _Worker(index, process, ours)
 
@@ -179,6 +182,19 @@ class _Pool:
             worker.pipe.close()
 
 
+def _start_process(process: BaseProcess) -> None:
+    """Start a process that Ctrl-C, which is sent to the whole group, never interrupts."""
+    main = sys.modules["__main__"]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited
+    sys.modules["__main__"] = types.ModuleType("__main__")  # else the new process would execute the user's script
+    try:
+        with children_allowed():
+            process.start()
+    finally:
+        sys.modules["__main__"] = main
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _run_worker(pipe: Connection, path: Path, config: WorkerConfig) -> None:
     """Run jobs in a worker process until its main process kills it or ends."""
     set_up_process(config.threads)
@@ -194,8 +210,6 @@ def _run_worker(pipe: Connection, path: Path, config: WorkerConfig) -> None:
         _send(pipe, "error", str(error))
     except MemoryError:
         os._exit(NO_MEMORY)
-    except LostError:
-        os._exit(1)
 
 
 def _send(pipe: Connection, *message: Any) -> None:

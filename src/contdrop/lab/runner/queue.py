@@ -5,8 +5,6 @@ An executor only decides where jobs run and how they are handed out, so that a s
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -24,9 +22,7 @@ from ..study.plan import PlannedJob, StudyPlan, Variant
 from ..study.source import StudySpec
 from ..study.user_errors import explained, place_of, printable_error
 from ..training import job as running
-from ..training.distributed import LostError, ProcessGroup, device_of, process_group
-from ..training.environment import set_up_process
-from ..training.job import JobSink, NullStore
+from ..training.job import JobSink
 from . import custom_loop
 
 NO_MEMORY = 12  # exit code of a process, as the system's errno ENOMEM
@@ -60,14 +56,12 @@ class WorkerConfig:
         data: Prepared data by the keys of plans, of those whose data not every process prepares itself.
         threads: torch threads in each process.
         device: Where to train.
-        devices: Number of processes that share a job.
     """
 
     specs: Mapping[str, StudySpec]
     data: dict[str, PreparedData]
     threads: int = 1
     device: str = "cpu"
-    devices: int = 1
 
 
 class Task(NamedTuple):
@@ -206,10 +200,10 @@ class WorkerContext:
         return "ended" if mine else "busy"
 
     def do(self, store: JobSink, task: Task, after_epoch: Callable[[Epoch], None]) -> None:
-        """Run a job, and record the reason if it fails; raise MemoryError or LostError, which say little about it."""
+        """Run a job, and record the reason if it fails; raise MemoryError, which says little about it."""
         try:
             self.train(store, task, after_epoch)
-        except (UserError, LostError):
+        except UserError:
             raise
         except TakenError:
             return  # the invocation that has it writes the same
@@ -219,20 +213,15 @@ class WorkerContext:
                 raise MemoryError(reason) from error
             store.fail(task.job_id, reason)
 
-    def train(
-        self, store: JobSink, task: Task, after_epoch: Callable[[Epoch], None], team: ProcessGroup | None = None
-    ) -> None:
-        """Run a job in ``team``, or in a new group of as many processes as are configured."""
+    def train(self, store: JobSink, task: Task, after_epoch: Callable[[Epoch], None]) -> None:
+        """Run a job."""
         job = PlannedJob(self._protocol(task.protocol), task.stage, task.method, task.run)
         variant = Variant.parse(task.variant)
         if job.protocol.study.run is not None:
             custom_loop.do(store, task.job_id, job, variant, after_epoch)
             return
-        prepared, config = self._prepared(job.protocol), self.config
-        together = process_group(config.devices, config.device, _assist, config, task)
-        with contextlib.nullcontext(team) if team else together as team:
-            device = device_of(team, config.device)
-            running.run(store, task.job_id, job, variant, prepared, device=device, team=team, after_epoch=after_epoch)
+        prepared, device = self._prepared(job.protocol), self.config.device
+        running.run(store, task.job_id, job, variant, prepared, device=device, after_epoch=after_epoch)
 
     def _protocol(self, key: str) -> StudyPlan:
         if key not in self._protocols:
@@ -248,14 +237,3 @@ class WorkerContext:
             with explained(f"study {study.name!r}: data()"):
                 self.data[key] = prepare(study.data(), task=study.task)
         return self.data[key]
-
-
-def _assist(team: ProcessGroup, config: WorkerConfig, task: Task) -> None:
-    """Run a job as one of its other processes, which write nothing."""
-    set_up_process(config.threads)
-    try:
-        WorkerContext(config).train(NullStore(), task, lambda epoch: None, team)
-    except Exception as error:
-        if is_out_of_memory(error):
-            os._exit(NO_MEMORY)
-        raise

@@ -35,9 +35,7 @@ from ..store.blobs import Buffer
 from ..store.schema import FAILED, FINISHED, Epoch, processor
 from ..store.writer import TakenError
 from ..study.user_errors import printable_error
-from ..training.distributed import LostError
 from ..training.environment import machine, set_up_process, versions
-from ..training.job import NullStore
 from .queue import POLL_SECONDS, JobQueue, PlanOutcome, Task, WorkerConfig, WorkerContext
 
 # Environment of a Ray that is started here, which reads some of it when it is imported.
@@ -53,13 +51,17 @@ _UNITS = 10_000  # per processor or GPU, as Ray counts
 _Message = list[Any]  # the name of a method of the store or of an event, and its arguments
 
 
+class LostError(Exception):
+    """Loss of a worker that runs a job, or of its node."""
+
+
 @dataclass(frozen=True)
 class RayResources:
     """Address of a Ray cluster, and what to ask of it.
 
     Attributes:
         address: Of the cluster; None starts Ray on this machine.
-        cpus: Processors of each job; one for each thread of each device if None.
+        cpus: Processors of each job; one for each thread if None.
         gpus: GPUs of each job.
         workers: Largest number of jobs at a time; no limit if None.
     """
@@ -85,12 +87,12 @@ def _units(amount: float) -> int:
 
 
 class Cluster:
-    """Connection to Ray, for jobs of ``devices`` processes with ``threads`` each; a context manager."""
+    """Connection to Ray, for jobs with ``threads`` each; a context manager."""
 
-    def __init__(self, resources: RayResources, *, threads: int, device: str, devices: int = 1) -> None:
-        self.resources, self.threads, self.device, self.devices = resources, threads, device, devices
+    def __init__(self, resources: RayResources, *, threads: int, device: str) -> None:
+        self.resources, self.threads, self.device = resources, threads, device
         self.ray = _import(starts_here=resources.address is None)
-        cpus = threads * devices if resources.cpus is None else resources.cpus
+        cpus = threads if resources.cpus is None else resources.cpus
         self.options = {"num_cpus": cpus, "num_gpus": resources.gpus, "max_retries": 0}
         self._owned = not self.ray.is_initialized()
         self.kind = ""  # of processor
@@ -170,7 +172,7 @@ class Cluster:
         """Return what nodes say of their processors; those that do not answer in time are left out."""
         task = self.ray.remote(_about)
         options = [{**self.options, "scheduling_strategy": self._on(node)} for node in nodes]
-        asked = [task.options(**each).remote(self.threads, self.device, self.devices) for each in options]
+        asked = [task.options(**each).remote(self.threads, self.device) for each in options]
         refs = dict(zip(nodes, asked))
         ready, _ = self.ray.wait(list(refs.values()), num_returns=len(refs), timeout=_PROBE_SECONDS)
         answers = {node: self._answer(node, ref) for node, ref in refs.items() if ref in ready}
@@ -367,7 +369,7 @@ class _Driver:
 # ---- in Ray's processes
 
 
-class RemoteStore(NullStore):
+class RemoteStore:
     """Destination of a job on a node: messages to the driver, in order."""
 
     FORWARDED = frozenset({"drop_progress", "progress", "fail", "finish"})
@@ -445,7 +447,7 @@ def _train(context: WorkerContext, task: Task, sink: RemoteStore) -> None:
         context.do(sink, task, lambda epoch: sink.send("epoch", epoch))
     except UserError as error:
         sink.send("error", str(error))
-    except (MemoryError, LostError) as error:
+    except MemoryError as error:
         sink.send("lost", str(error))
     finally:
         if context.config.device.startswith("cuda"):
@@ -453,9 +455,9 @@ def _train(context: WorkerContext, task: Task, sink: RemoteStore) -> None:
         sink.send("done")
 
 
-def _about(threads: int, device: str, devices: int) -> tuple[dict[str, Any], dict[str, str]]:
+def _about(threads: int, device: str) -> tuple[dict[str, Any], dict[str, str]]:
     torch.set_num_threads(threads)
-    return machine(device, devices), versions()
+    return machine(device), versions()
 
 
 def _cause(error: Exception) -> str:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
-
 from ..._text import plural, printable
 from ...errors import UserError
 from ..data.data import PreparedData, prepare
@@ -75,7 +73,6 @@ class StudyRunner:
     workers: int | None = None
     device: str = "cpu"
     threads: int | None = None
-    devices: int = 1
     retry_failed: bool = False
     redo: bool = False
     shard: tuple[int, int] | None = None
@@ -86,8 +83,7 @@ class StudyRunner:
 
     def __post_init__(self) -> None:
         locks.check_available()
-        counts = (("--workers", self.workers, 0), ("--threads", self.threads, 1), ("--devices", self.devices, 1))
-        for option, value, least in counts:
+        for option, value, least in (("--workers", self.workers, 0), ("--threads", self.threads, 1)):
             if value is not None and not is_integer_at_least(value, least):
                 raise UserError(f"{option}: expected a whole number of at least {least}; got {value!r}")
         if self.cluster is None:
@@ -101,27 +97,9 @@ class StudyRunner:
                 "study at a time"
             )
         self.threads = self.threads or wanted[0]
-        if self.devices > 1:
-            self._check_devices()
         self._data: dict[str, PreparedData | None] = {}
         self._store: Store | None = None
         self._ray: Cluster | None = None
-
-    def _check_devices(self) -> None:
-        gpus = torch.cuda.device_count()
-        if self.device == "cuda" and self.cluster is None and gpus < self.devices:
-            raise UserError(f"--devices: expected at most as many as there are GPUs, {gpus}; got {self.devices}")
-        if self.device not in ("cpu", "cuda"):
-            raise UserError(f"--devices: expected --device cpu or cuda for several; got {self.device}")
-        for planned in self.plans:
-            study = planned.study
-            refused = {
-                "it has a loop of its own": study.run is not None,
-                "it is compiled, and a graph holds no part of a mask": study.training.compile,
-                f"its batches have {study.batch_size} examples": study.batch_size < self.devices,
-            }
-            for reason in (reason for reason, is_so in refused.items() if is_so):
-                raise UserError(f"--devices: {planned} cannot be trained by {self.devices} processes: {reason}")
 
     @contextlib.contextmanager
     def session(self, path: pathlib.Path, *, scratch: bool = False) -> Iterator[Store]:
@@ -154,7 +132,7 @@ class StudyRunner:
     def processes(self) -> int:
         if self._ray is not None:
             return self._ray.processes
-        return max(1, cores() // ((self.threads or 1) * self.devices)) if self.workers is None else self.workers
+        return max(1, cores() // (self.threads or 1)) if self.workers is None else self.workers
 
     def _load(self) -> None:
         """Load the data, and try every study that is not of the catalogue; nothing is written."""
@@ -189,7 +167,7 @@ class StudyRunner:
     def _connect(self, wanted: RayResources) -> None:
         if wanted.address is None and wanted.workers is None:
             wanted = replace(wanted, workers=self.processes)
-        cluster = ray_cluster.Cluster(wanted, threads=self.threads or 1, device=self.device, devices=self.devices)
+        cluster = ray_cluster.Cluster(wanted, threads=self.threads or 1, device=self.device)
         self._ray = cluster.__enter__()
         if self._ray.refused:
             self.say(
@@ -203,7 +181,7 @@ class StudyRunner:
         if store.restored:
             self.say(f"contdrop: {store.restored}")
         store.remove_stale_checkpoints()
-        here = self._ray.machine if self._ray else {**machine(self.device, self.devices), "threads": self.threads}
+        here = self._ray.machine if self._ray else {**machine(self.device), "threads": self.threads}
         described = [self._described(planned) for planned in self.plans]
         for planned in self.plans:  # all that may refuse, before anything is planned
             self._check_jobs(planned, here)
@@ -345,7 +323,7 @@ class StudyRunner:
         sources = {each.key: by_value(each.study, each.source) if self._ray else each.source for each in self.plans}
         specs = {each.key: StudySpec.of(each.protocol, sources[each.key]) for each in self.plans}
         shared = {key: data for key, data in self._data.items() if data is not None and _can_be_sent(data)}
-        work = WorkerConfig(specs, shared, self.threads or 1, self.device, self.devices)
+        work = WorkerConfig(specs, shared, self.threads or 1, self.device)
         todo = JobQueue(self.store, self.jobs, observer)
         if self._ray is not None:
             return ray_cluster.run(todo, work, self._ray)

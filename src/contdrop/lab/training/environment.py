@@ -23,8 +23,8 @@ def versions() -> dict[str, str]:
     return own | packages | {"backend": backend().name}
 
 
-def machine(device: str = "cpu", devices: int = 1) -> dict[str, Any]:
-    """Return the identity of the machine on which a job trains in ``devices`` processes."""
+def machine(device: str = "cpu") -> dict[str, Any]:
+    """Return the identity of the machine on which a job trains."""
     kind = torch.device(device).type
     found = {
         "system": platform.system(),
@@ -34,8 +34,6 @@ def machine(device: str = "cpu", devices: int = 1) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
-    if devices > 1:
-        found["devices"] = devices
     if kind == "cuda":
         found["instructions"] = torch.cuda.get_device_name(device)
     elif kind != "cpu":

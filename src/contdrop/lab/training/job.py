@@ -6,7 +6,7 @@ import math
 import pathlib
 import time
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,10 +15,8 @@ from ..data.batch import to_device
 from ..data.data import PreparedData
 from ..store.blobs import Buffer
 from ..store.schema import FINAL, Epoch
-from ..store.writer import Store
 from ..study.plan import PlannedJob, Variant
 from . import checkpoint
-from .distributed import SINGLE_PROCESS, ProcessGroup, check_division
 from .environment import machine, versions
 from .trainer import DivergenceError, Trainer
 
@@ -26,20 +24,17 @@ _CHECKPOINT_SHARE = 0.05  # of the time, at most, for checkpoints
 _TRIED = 12  # batches to measure
 
 
-class NullStore:
-    """Destination of the progress of a job's other processes, of which only the first writes."""
+class JobSink(Protocol):
+    """Destination of a job's progress: the store, or a remote driver."""
 
-    path = pathlib.Path()
+    path: pathlib.Path
 
-    def begin(self, *_: Any, **__: Any) -> str | None: ...
-    def resume(self, *_: Any, **__: Any) -> tuple[int, Buffer] | None: ...
-    def drop_progress(self, *_: Any, **__: Any) -> None: ...
-    def progress(self, *_: Any, **__: Any) -> None: ...
-    def fail(self, *_: Any, **__: Any) -> None: ...
-    def finish(self, *_: Any, **__: Any) -> None: ...
-
-
-JobSink: TypeAlias = Store | NullStore  # or a subclass, such as the one that writes to a remote driver
+    def begin(self, *args: Any, **kwargs: Any) -> str | None: ...
+    def resume(self, *args: Any, **kwargs: Any) -> tuple[int, Buffer] | None: ...
+    def drop_progress(self, *args: Any, **kwargs: Any) -> None: ...
+    def progress(self, *args: Any, **kwargs: Any) -> None: ...
+    def fail(self, *args: Any, **kwargs: Any) -> None: ...
+    def finish(self, *args: Any, **kwargs: Any) -> None: ...
 
 
 def run(
@@ -50,16 +45,14 @@ def run(
     prepared: PreparedData,
     *,
     device: str = "cpu",
-    team: ProcessGroup = SINGLE_PROCESS,
     checkpoint_seconds: float = 1.0,
     after_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> None:
     """Run one job, whose lock this process holds, and write all of it to the store.
 
-    All processes of a team call this function, and the first of them writes. The state is saved at the end of the first
-    epoch after ``checkpoint_seconds``.
+    The state is saved at the end of the first epoch after ``checkpoint_seconds``.
     """
-    training = Trainer(job, variant, prepared, device, team)
+    training = Trainer(job, variant, prepared, device)
     training.check_steps()
     mismatch = store.begin(
         job_id,
@@ -67,20 +60,18 @@ def run(
         seeds=training.seeds,
         fingerprints=training.fingerprints,
         versions=versions(),
-        machine=machine(device, team.size),
+        machine=machine(device),
     )
     if mismatch:
         store.fail(job_id, mismatch)
         return
-    if team.size > 1:
-        check_division(training)
-    saved = _checkpoint(store, job_id, team)
+    saved = store.resume(job_id)
     if saved:
         try:
             training.restore(saved[1])
         except (ValueError, KeyError, TypeError, RuntimeError):  # intact, but of another version
             store.drop_progress(job_id)
-            training = Trainer(job, variant, prepared, device, team)
+            training = Trainer(job, variant, prepared, device)
     unsaved: list[Epoch] = []
     try:
         _train(store, job_id, training, checkpoint_seconds, after_epoch, unsaved)
@@ -118,15 +109,6 @@ def _train(
         unsaved.clear()
         now = time.monotonic()
         next_save = now + max(checkpoint_seconds, (now - begun) / _CHECKPOINT_SHARE)
-
-
-def _checkpoint(store: JobSink, job_id: int, team: ProcessGroup) -> tuple[int, Buffer] | None:
-    """Return the last checkpoint on every process of the group."""
-    saved = store.resume(job_id)
-    if saved and team.size > 1:
-        saved = saved[0], bytes(saved[1])  # a large one is a mapped file, which cannot be sent
-    found: tuple[int, Buffer] | None = team.first(saved)
-    return found
 
 
 def seconds_per_epoch(

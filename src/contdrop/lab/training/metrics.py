@@ -433,16 +433,14 @@ class EpochMetrics:
         self._classified += len(classes)
         self._answers = []
 
-    def values(self, gather: Callable[[Any], list[Any]]) -> tuple[float, float]:
-        """Return the mean loss and the metric over the examples of all processes; ``gather`` collects their parts."""
+    def values(self) -> tuple[float, float]:
+        """Return the mean loss and the metric over all examples."""
         if self._losses:
             self._settle_losses()
         if self._answers:
             self._settle_answers()
-        mine = (self._loss, self._examples, float(self._wrong), self._classified, self._contributions)
-        losses, examples, wrong, classified, contributions = zip(*gather(mine))
-        loss = float(sum(losses) / sum(examples))
-        if sum(classified):
-            return loss, float(100 * sum(wrong) / sum(classified))
-        everything = [each for one in contributions for each in one]
-        return loss, self._metric.value(np.concatenate(everything)) if everything else float("nan")
+        loss = self._loss / self._examples
+        if self._classified:
+            return loss, 100 * float(self._wrong) / self._classified
+        every = self._contributions
+        return loss, self._metric.value(np.concatenate(every)) if every else float("nan")

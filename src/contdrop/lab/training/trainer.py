@@ -32,7 +32,6 @@ from ..store.schema import FINAL, Epoch
 from ..study.plan import PlannedJob, Variant
 from ..study.user_errors import explained
 from . import checkpoint, random_streams
-from .distributed import SINGLE_PROCESS, ProcessGroup
 from .losses import Loss, default_loss
 from .metrics import EpochMetrics, Metric, measured, predicted_classes, with_loss
 from .model import BuiltModel, build, seed_everything
@@ -84,7 +83,7 @@ class Best:
 
 
 class Trainer:
-    """Trainer of one network, alone or as one process of a team."""
+    """Trainer of one network, or of the several networks of a run."""
 
     def __init__(
         self,
@@ -92,10 +91,9 @@ class Trainer:
         variant: Variant,
         prepared: PreparedData,
         device: str = "cpu",
-        team: ProcessGroup = SINGLE_PROCESS,
     ) -> None:
         study = job.protocol.study
-        self.job, self.variant, self.study, self.team = job, variant, study, team
+        self.job, self.variant, self.study = job, variant, study
         self.settings, self.device = study.training, torch.device(device)
         shared = (random_streams.SPLIT, random_streams.WEIGHTS, random_streams.ORDER)
         self.seeds = {name: job.seed(name) for name in shared}
@@ -297,46 +295,41 @@ class Trainer:
         if self.settings.epoch_steps:
             last = min(last, self.step + self.steps_per_epoch)
         waiting, of = 0, 1
-        for batches, sizes, left in self._batches():
+        for batches, left in self._batches():
             if not waiting:
                 of = min(self.settings.accumulate, left)
-            for member, batch, size in zip(self.members, batches, sizes):
+            for member, batch in zip(self.members, batches):
                 if is_elsewhere:
                     batch = to_device(batch, self.device)
-                with self.team.batch(size):
-                    loss, output = self.batch_loss(batch, member)
-                    self.backward(loss, of)
-                if self.team.share:
-                    found.add(loss, output, batch)
+                loss, output = self.batch_loss(batch, member)
+                self.backward(loss, of)
+                found.add(loss, output, batch)
             waiting += 1
             if waiting == of:
                 self.update()
                 waiting = 0
                 if self.step >= last or (left == 1 and not self.settings.epoch_steps):
                     break
-        return found.values(self.team.gather)
+        return found.values()
 
-    def _batches(self) -> Iterator[tuple[tuple[Any, ...], list[int], int]]:
+    def _batches(self) -> Iterator[tuple[tuple[Any, ...], int]]:
         """Yield batches from where the last epoch ended.
 
         Yields:
-            This process's part of a batch for each network of the run, the sizes of these batches, and the number of
-            batches that the pass still has, including these.
+            A batch for each network of the run, and the number of batches that the pass still has, including these.
         """
         while True:
             orders = self._orders(self.passes)
             seeds = [self.job.seed(random_streams.AUGMENT, self.passes, *member) for member in self._numbers]
             length = min(map(len, orders))
-            rows = self.team.rows if self.team.size > 1 else None
             mine = [
-                self.parts.train.batches(order[:length], seed=seed, skip=self.shown, rows=rows)
+                self.parts.train.batches(order[:length], seed=seed, skip=self.shown)
                 for order, seed in zip(orders, seeds)
             ]
             for batches in zip(*mine):
-                sizes = [len(order[self.shown]) for order in orders]
                 left = length - self.shown
                 self.passes, self.shown = (self.passes, self.shown + 1) if left > 1 else (self.passes + 1, 0)
-                yield batches, sizes, left
+                yield batches, left
 
     def batch_loss(self, batch: Any, member: Any = None) -> tuple[Tensor, Any]:
         """Return the mean loss and the output of a network of the run; of the first if None."""
@@ -346,8 +339,6 @@ class Trainer:
 
     def backward(self, loss: Tensor, of: int = 1) -> None:
         """Backpropagate one of ``of`` accumulated batches."""
-        if self.team.size > 1:
-            loss = loss * self.team.share
         if of > 1:
             loss = loss / of
         if self.scaler.is_enabled():
@@ -356,7 +347,6 @@ class Trainer:
 
     def update(self) -> None:
         """Take a step with the accumulated gradients."""
-        self.team.add_gradients(self.network.parameters())
         if self.settings.clip is not None:
             self.scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.trained, self.settings.clip)
@@ -404,14 +394,14 @@ class Trainer:
         self.network.eval()
         size = self.settings.evaluation_batch_size or 4 * self.study.batch_size
         done = []
-        for batch in part.batches(self.team.turns(part.order(None, size)[:batches])):
+        for batch in part.batches(part.order(None, size)[:batches]):
             batch = to_device(batch, self.device)
             with self.autocast():
                 output = self.forward(self._runnable, batch)
             pair = predicted_classes(output, batch) if classes else None
             found = [metric.contributions(output, batch, examples_of(batch)) for metric in wanted]
             done.append((float(self.loss.total(output, batch)), examples_of(batch), found, pair))
-        totals, sizes, contributions, pairs = zip(*self.team.in_order(done))
+        totals, sizes, contributions, pairs = zip(*done)
         joined = {metric.name: np.concatenate(each) for metric, each in zip(wanted, zip(*contributions))}
         guessed = [pair for pair in pairs if pair is not None]
         predictions, labels = (np.concatenate(each) for each in zip(*guessed)) if guessed else (None, None)
@@ -432,7 +422,7 @@ class Trainer:
         artefacts = {f"test_{name}": each for name, each in tested.contributions.items()} | tested.classes
         if self.parts.groups is not None:
             artefacts["test_groups"] = self.parts.groups
-        if self.study.measure and not self.team.rank:
+        if self.study.measure:
             seed = self.job.seed(random_streams.MEASURE)
             numbers, arrays = measured(self.study, self.metrics, self.network, self.parts, seed)
             found |= {f"test:{name}": number for name, number in numbers.items()}  # as metrics are named
