@@ -18,6 +18,15 @@ pytestmark = pytest.mark.skipif(
 LAW = cd.Gaussian(sigma=0.3)
 
 
+class _Own(cd.Law):
+    """Uniform, in plain torch."""
+
+    mean, variance = 0.5, 1 / 12
+
+    def quantile(self, u):
+        return u
+
+
 def _enter(rank, body, directory):
     os.environ.update(GLOO_SOCKET_IFNAME="lo")
     torch.set_num_threads(1)
@@ -75,6 +84,10 @@ def _layers():
         "fast": cd.FastDropoutLinear(6, 4, law=LAW),
         "dropconnect": cd.DropConnectLinear(6, 4),
         "dropconnect-batch": cd.DropConnectLinear(6, 4, masks="batch"),
+        "one mask for all": cd.UniformDropout(shared_axes=(0,)),
+        "own law": cd.Dropout(_Own(), shared_axes=(1,)),
+        "dropconnect, own law": cd.DropConnectLinear(6, 4, law=_Own()),
+        "dropconnect, masked bias": cd.DropConnectLinear(6, 4, mask_bias=True),
     }
 
 

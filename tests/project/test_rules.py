@@ -65,7 +65,7 @@ wrap write yield
 
 # Test files that are named after a subject, not a module.
 EXTRA = """
-_torch/test_compile.py _torch/test_data_parallel.py _torch/test_dtensor.py _torch/test_fx.py
+_torch/test_compile.py _torch/test_dtensor.py _torch/test_fx.py
 _torch/test_func_transforms.py _torch/test_torch_options.py _torch/test_wrappers.py
 kernels/test_avx512.py kernels/test_neon.py kernels/test_quality.py
 kernels/test_battery_verdicts.py kernels/test_random_streams_for_batteries.py

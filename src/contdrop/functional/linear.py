@@ -167,9 +167,9 @@ def fast_dropout_linear(
 
 def _masked_linear(x: Tensor, weight: Tensor, bias: Tensor | None, law: ScaledLaw, masks: str, seed: Tensor) -> Tensor:
     if masks == "batch":
-        weight = multiply(weight, seed, law, [], STREAM_MASK, [])
+        weight = multiply(weight, seed, law, [], STREAM_MASK)
         if bias is not None:
-            bias = multiply(bias, seed, law, [], STREAM_BIAS, [])
+            bias = multiply(bias, seed, law, [], STREAM_BIAS)
         return torch.nn.functional.linear(x, weight, bias)
     rows = x.flatten(0, -2) if x.dim() > 1 else x[None]
     z = connect(rows, weight, seed, law)

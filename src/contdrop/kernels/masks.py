@@ -1,12 +1,11 @@
-"""Masked tensors for every law, and for tensors or batches that are split over processes.
+"""Masked tensors for every law, and for tensors that are split over processes.
 
 For a built-in law the kernels make the mask, multiply by it and make it again in backward. For any other law they
 provide the uniform numbers behind the mask, and ``law.quantile`` turns these into mask values in plain torch; autograd
 stores them. The uniform numbers are those of a built-in continuous law with the same seed, so a custom law written like
 ``Uniform`` gives the masks of ``Uniform``.
 
-Of a sharded tensor, each process masks its own part with that part of the mask; the same holds for a batch that is
-divided among processes (:mod:`contdrop._torch.sharding`).
+Of a sharded tensor, each process masks its own part with that part of the mask (:mod:`contdrop._torch.sharding`).
 """
 
 from __future__ import annotations
@@ -67,17 +66,14 @@ def multiply(
     law: ScaledLaw,
     shared_axes: Sequence[int],
     stream: int,
-    window: Sequence[int] | None = None,
+    window: Sequence[int] = (),
 ) -> Tensor:
     """Return x times a mask, elementwise; one mask value is shared along ``shared_axes``.
 
-    With a ``window`` the mask is a part of a larger one; see :func:`contdrop.kernels.reference.mask_layout`. Without
-    one x has a row for each example; pass an empty window for tensors without examples, such as a weight.
+    With a ``window`` the mask is a part of a larger one; see :func:`contdrop.kernels.reference.mask_layout`.
     """
     if sharding.is_sharded(x):
         return sharding.apply(lambda part, window: multiply(part, seed, law, shared_axes, stream, window), x)
-    if window is None:
-        window = sharding.window(x.shape)
     if law.kernel_law is not None:
         return ops.dropout(x, seed, law.kernel_law, shared_axes, stream, window)
     size = [1 if axis in shared_axes else length for axis, length in enumerate(x.shape)]
@@ -93,8 +89,6 @@ def connect(x: Tensor, weight: Tensor, seed: Tensor, law: ScaledLaw, first_examp
     """Return y[n, o] = sum over i of mask[first_example + n, o, i] weight[o, i] x[n, i]."""
     if sharding.is_sharded(x):
         return sharding.apply_to_rows(lambda *part: connect(part[0], part[1], seed, law, part[2]), x, weight)
-    if window := sharding.window(x.shape):
-        first_example = window[x.dim()]
     if law.kernel_law is not None:
         return ops.dropconnect(x, weight, seed, law.kernel_law, first_example)
     wide = reference.compute_dtype(x.dtype)
@@ -109,7 +103,7 @@ def gate(x: Tensor, seed: Tensor, keep: Tensor) -> Tensor:
     """Return x where a uniform number is less than the element's own ``keep``, and x times zero elsewhere."""
     if sharding.is_sharded(x):
         return sharding.apply(lambda part, keep, window: ops.keep_where(part, seed, keep, [], window), x, keep)
-    gated: Tensor = ops.keep_where(x, seed, keep, [], sharding.window(x.shape))
+    gated: Tensor = ops.keep_where(x, seed, keep, [])
     return gated
 
 
