@@ -176,7 +176,7 @@ def test_an_interrupted_job_does_not_resume_on_other_data(tmp_path):
 
 
 def test_another_kind_of_processor_may_compute_other_last_bits_of_the_same_data(tmp_path, monkeypatch):
-    path, here = tmp_path / "runs.db", runner.machine("cpu", 1)
+    path, here = tmp_path / "runs.db", runner.machine("cpu")
     conduct(tmp_path, path)
     monkeypatch.setattr(runner, "machine", lambda *_: {**here, "instructions": "AVX9"})
     monkeypatch.setattr("contdrop.lab.training.job.machine", lambda *_: {**here, "instructions": "AVX9", "threads": 1})
