@@ -4,6 +4,7 @@
     python tools/mutation/run.py sample --size 300     # appends to results.jsonl what it has not done yet
     python tools/mutation/run.py baseline --files tests/lab/stats/test_paired.py   # after tests were added there
     python tools/mutation/run.py again                 # survivors once more, after tests were added
+    python tools/mutation/run.py again --all           # all that were tried and still exist, after a reorganization
     python tools/mutation/run.py try --name "clark: constant" --files tests/theory/propagation/test_activations.py
     python tools/mutation/run.py summary
 
@@ -57,29 +58,23 @@ CHOICE = (
 )
 PRELOADED = ("torch", "numpy", "scipy.stats", "rich.table", "typer", "jinja2", "matplotlib.pyplot")
 
-# What is mutated, and the tests that are to notice. A file belongs to the first group that names it.
+# What is mutated, and the tests that are to notice (files or directories). A file belongs to the first group with it.
 GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
-    "stats": (["lab/stats/*.py"], ["stats", "ranks", "two_way", "verdict"]),
+    "stats": (["lab/stats/*.py"], ["lab/stats", "lab/analysis/test_verdict.py"]),
     "analysis": (
-        ["lab/analysis/*.py", "lab/report/[!s]*.py", "lab/report/supplements.py"],
-        ["verdict", "tables", "supplements", "page", "other_metrics", "looks", "ledger", "cli_report"],
+        ["lab/analysis/*.py", "lab/report/*.py"],
+        ["lab/analysis", "lab/report", "cli/test_report_commands.py"],
     ),
-    "store": (
-        [f"lab/{name}.py" for name in ("store", "reading", "checksums", "archive", "merging", "schema", "checking",
-         "contents", "numbers", "travel", "locks", "state", "results")],
-        ["store", "damage", "travel", "looks"],
-    ),
+    "store": (["lab/store/*.py", "lab/training/checkpoint.py"], ["lab/store", "lab/training/test_checkpoint.py"]),
     "theory": (
-        ["theory/*.py"],
-        ["theory_static", "theory_dynamic", "theory_gradients", "propagation", "penalty", "transforms",
-         "expected_loss", "checks", "open_laws", "inference", "cli_theory", "bounds"],
+        ["theory/*.py", "theory/propagation/*.py"],
+        ["theory", "test_open_laws.py", "test_inference.py", "cli/test_theory_commands.py"],
     ),
     "lab": (
-        ["lab/*.py"],
-        ["labels", "methods", "applying", "metrics", "uncertainty", "splitting", "batches", "plan", "recipes", "paper",
-         "claims", "study", "training", "asking", "catalogue", "executor", "cli_lab", "cli_safety"],
+        ["lab/*.py", "lab/study/*.py", "lab/data/*.py", "lab/training/*.py"],
+        ["lab/study", "lab/data", "lab/training", "replication/studies", "replication/test_recipes.py"],
     ),
-}  # fmt: skip
+}
 
 
 def modules(group: str) -> dict[str, pathlib.Path]:
@@ -96,7 +91,10 @@ def modules(group: str) -> dict[str, pathlib.Path]:
 
 
 def test_files(group: str) -> list[str]:
-    return [f"tests/test_{name}.py" for name in GROUPS[group][1]]
+    """Return the test files of a group; a browser and other processes run the unmodified code, and are left out."""
+    places = [ROOT / "tests" / place for place in GROUPS[group][1]]
+    files = [file for place in places for file in (sorted(place.rglob("test_*.py")) if place.is_dir() else [place])]
+    return [str(file.relative_to(ROOT)) for file in files if "browser" not in file.name and "faults" not in file.parts]
 
 
 class _Changed(importlib.machinery.SourceFileLoader):
@@ -413,6 +411,15 @@ def run_sample(groups: Collection[str], size: int, most: float, only: Collection
         run_group(group, [mutant for mutant in wanted if mutant.name in names], most)
 
 
+def still_there(names: Iterable[str]) -> set[str]:
+    """Return the present names of mutants, which may have moved to other modules with their functions."""
+    found = collections.defaultdict(list)
+    for each in population(GROUPS).values():
+        for mutant in each:
+            found[mutant.name.partition(":")[2]].append(mutant.name)
+    return {name for old in names for name in found[old.partition(":")[2]] if len(found[old.partition(":")[2]]) == 1}
+
+
 def run_group(group: str, wanted: Sequence[Mutant], most: float) -> None:
     tests, files = json.loads(BASELINE.read_text())[group], modules(group)
 
@@ -475,6 +482,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=300, help="of the sample, over all groups (default %(default)s)")
     parser.add_argument("--files", nargs="*", default=(), help="baseline or try: these test files only")
     parser.add_argument("--name", default="", help="try: what the names of the mutants contain")
+    parser.add_argument("--all", action="store_true", help="again: those that were caught, too")
     parser.add_argument("-k", dest="keyword", default="", help="try: which tests, as pytest has it")
     parser.add_argument("--most", type=float, default=30.0, help="seconds of tests per mutant (default %(default)s)")
     arguments = parser.parse_args()
@@ -499,8 +507,8 @@ def main() -> None:
     elif arguments.command == "sample":
         run_sample(groups, arguments.size, arguments.most)
     else:
-        survivors = {name for name, record in done().items() if record["verdict"] == "survived"}
-        run_sample(groups, 10**9, arguments.most, only=survivors)
+        wanted = {name for name, record in done().items() if arguments.all or record["verdict"] == "survived"}
+        run_sample(groups, 10**9, arguments.most, only=still_there(wanted))
 
 
 if __name__ == "__main__":
