@@ -93,8 +93,8 @@ def test_the_numbers_are_those_of_the_catalogues_networks(label, scale, activati
 @pytest.mark.parametrize("method", ["adaptive", "dropconnect", "fast"])
 @pytest.mark.parametrize("build", [lambda: mlp(activation=lambda: nn.ReLU(inplace=True)), Written])
 def test_whole_layers_are_found_around_dropout(method, build):
-    model, x = build(), torch.randn(5, 6)
-    applied = apply(method, model, run=lambda: model(x))
+    model = build()
+    applied = apply(method, model)
     places = 1 if isinstance(model, Written) else 2
     assert (applied.changed, applied.sites) == (places, places)
     kinds = [type(module).__name__ for module in model.modules() if isinstance(module, nn.Linear)]
@@ -107,7 +107,7 @@ def test_whole_layers_are_found_around_dropout(method, build):
 def test_what_does_not_fit_stays_and_is_noted():
     model = nn.Sequential(nn.Dropout(0.1), *mlp())
     first = model[0]
-    applied = apply("dropconnect", model, run=lambda: model(torch.ones(2, 6)))
+    applied = apply("dropconnect", model)
     assert model[0] is first
     assert (applied.changed, applied.sites) == (2, 3)
     assert applied.notes == ("left as they were, as dropconnect does not fit: 0",)
@@ -224,14 +224,14 @@ def test_notes_name_what_is_special():
 @pytest.mark.parametrize("method", ["adaptive", "adaptive-authors", "dropconnect", "fast", "gaussian"])
 def test_monte_carlo_samples_what_a_method_put_there(method):
     model = mlp()
-    apply(method, model, run=lambda: model(torch.ones(2, 6)))
+    apply(method, model)
     assert cd.mc_predict(model.eval(), torch.ones(2, 6), samples=5).variance.max() > 0
 
 
 def test_original_changes_nothing():
     model = mlp()
     modules = list(model.modules())
-    applied = apply("original", model, run=lambda: model(torch.ones(2, 6)))
+    applied = apply("original", model)
     assert all(now is then for now, then in zip(model.modules(), modules))
     assert (applied.changed, applied.sites, applied.notes) == (0, 2, ())
     assert [each["relative_variance"] for each in applied.noise.values()] == pytest.approx([0.25, 0.25])
@@ -246,7 +246,7 @@ def test_original_has_the_noise_of_the_models_own_layers():
 @pytest.mark.parametrize("text", ["original", "bernoulli:match"])
 def test_layers_that_are_off_are_no_part_of_the_noise(text):
     model = nn.Sequential(nn.Dropout(0.0), nn.Linear(6, 6), nn.Dropout(0.2))
-    applied = apply(text, model, run=lambda: model(torch.ones(2, 6)))
+    applied = apply(text, model)
     assert {name: noise["relative_variance"] for name, noise in applied.noise.items()} == {"2": pytest.approx(0.25)}
 
 
