@@ -1,6 +1,7 @@
 """The plan: what is done, what is shared, what is selected; and the catalogue that plans are made from."""
 
 import math
+from functools import partial
 
 import pytest
 
@@ -125,21 +126,14 @@ def test_words_do_not_change_the_key():
     assert plan(EXPERIMENT)[-1].key == plan(other)[-1].key
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"runs": 0}, "--runs: expected a whole number of at least 1; got 0"),
-        ({"epochs": -1}, "--epochs: expected a whole number of at least 1; got -1"),
-        ({"seed": -1}, "--seed: expected"),
-        ({"preset": "huge"}, "--preset: expected paper or quick for some; got 'huge'"),
-        ({"labels": ["gausian"]}, "unknown method 'gausian' in 'gausian'; did you mean 'gaussian'?"),
-        ({"labels": ["none", "none"]}, "--methods: expected each method once; got 'none' twice"),
-        ({"labels": ["uniform", "bernoulli", "bernoulli:keep=0.5"]}, "bernoulli and bernoulli:keep=0.5 are the same"),
-        ({"labels": ["none", ""]}, "--methods: expected names separated by commas"),
-    ],
-)
-def test_bad_options_get_one_line(options, message):
-    assert message in refusal(plan, EXPERIMENT, **options)
+OPTIONS = [
+    *[{"runs": 0}, {"epochs": -1}, {"seed": -1}, {"preset": "huge"}, {"labels": ["gausian"]}, {"labels": ["none", ""]}],
+    *[{"labels": ["none", "none"]}, {"labels": ["uniform", "bernoulli", "bernoulli:keep=0.5"]}],
+]
+
+
+def test_bad_options_get_one_line(refusals):
+    refusals("refusals_of_plans", [partial(plan, EXPERIMENT, **options) for options in OPTIONS])
 
 
 def _selection_jobs(tmp_path, outcomes):
