@@ -134,13 +134,9 @@ class Part:
         skip: int = 0,
         rows: Callable[[int], slice] | None = None,
     ) -> Iterator[Any]:
-        """Return the batches of an order.
+        """Return the batches of an order from :meth:`order`, without the ``skip`` that an interruption was after.
 
-        Args:
-            order: Batches from :meth:`order`.
-            seed: Seed of the epoch's augmentation; None transforms nothing.
-            skip: Number of batches to leave out, which were shown before an interruption.
-            rows: Maps the size of a batch to the rows to return; all if None.
+        ``seed`` is that of the epoch's augmentation; ``rows`` maps the size of a batch to the rows to return of it.
         """
         transformed = seed is not None and self.name == "train" and self.loaders.maker.transform is not None
         if isinstance(self.source, Arrays) and self.loaders.maker.collate is None and not transformed:

@@ -105,7 +105,10 @@ class BatchBuilder:
             return [self._item(part, index, 0) for index in indices]
 
     def _item(self, part: str, index: int, seed: int) -> Any:
-        _seed_global(seed)
+        own = seed ^ _GLOBAL
+        torch.default_generator.manual_seed(own)
+        np.random.seed(own & 0xFFFFFFFF)
+        random.seed(own)
         with explained(f"data: item {index} of {part}"):
             return self.sources[part][index]
 
@@ -126,13 +129,6 @@ class BatchBuilder:
             batch = default_collate(items)
         # As arrays give it: default_collate makes lists of tuples.
         return tuple(batch) if type(items[0]) is tuple else batch
-
-
-def _seed_global(seed: int) -> None:
-    seed ^= _GLOBAL
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
-    random.seed(seed)
 
 
 @contextlib.contextmanager

@@ -47,15 +47,7 @@ def apply(method: Method | str, model: nn.Module, *, scale: Scale = "inverted", 
     ``dropconnect`` and ``fast`` need a linear layer, ReLU or sigmoid, and dropout in sequence (and a linear layer that
     reads the units, for ``fast``); other dropout layers are kept, with a note. ``match`` reaches a noise strength
     r = p / (1 - p) of 1/3 with the uniform law (p = 0.25), and of 0.66 with the clipped Gaussian (p = 0.396).
-
-    Args:
-        method: The method or its label.
-        model: The model.
-        scale: How masks are scaled.
-        fallback: Take N(1, r) unclipped, or U(0, 1), with a note, where ``match`` is out of reach, instead of an error.
-
-    Raises:
-        UserError: The method does not fit the model.
+    Out of reach it is an error or, with ``fallback``, N(1, r) unclipped or U(0, 1), with a note.
     """
     method = parse(method) if isinstance(method, str) else method
     check_scale(method, scale)

@@ -1,7 +1,4 @@
-"""Dry run of a study: two steps of every method, whose results are discarded.
-
-Errors are one line with the method and, where known, the line of the user's code.
-"""
+"""Dry run of a study: two steps of every method, whose results are discarded; errors name the method and the line."""
 
 from __future__ import annotations
 
@@ -31,6 +28,7 @@ from .study import Study
 from .user_errors import explained, printable_error
 
 _STEPS = 2
+_INDEPENDENT = "no parameter gets a gradient; the loss does not depend on the model"
 _SCHEDULED = 1000  # learning rates that are compared
 _ROUNDING = 1e-5  # between losses that are computed twice on one processor
 
@@ -52,16 +50,9 @@ class DryRunReport:
 def dry_run(
     jobs: Sequence[plan.PlannedJob], prepared: PreparedData, *, device: str = "cpu", known_data: str | None = None
 ) -> DryRunReport:
-    """Train two steps of each method of these jobs of one study.
+    """Train two steps of each method of these jobs of one study; raise an error if it would fail in training.
 
-    Args:
-        jobs: Jobs of one study plan.
-        prepared: The study's data.
-        device: Device to train on.
-        known_data: Fingerprint of the data in an earlier invocation; if equal, data() is not called a second time.
-
-    Raises:
-        UserError: The study would fail in training.
+    If ``known_data`` is the fingerprint of the data, as in an earlier invocation, data() is not called a second time.
     """
     protocol = jobs[0].protocol
     study = protocol.study
@@ -202,7 +193,7 @@ class _Trial:
         gradients = {name: p.grad for name, p in training.first.named_parameters() if p.requires_grad}
         missing = [name for name, gradient in gradients.items() if gradient is None]
         if len(missing) == len(gradients):
-            raise self._independent()
+            raise UserError(f"{self.where}: {_INDEPENDENT}")
         if missing and not self.warnings:
             self.warnings.append(f"no gradient reaches {some_of(missing, 3)}")
         squares = sum(float(each.double().pow(2).sum()) for each in gradients.values() if each is not None)
@@ -217,13 +208,10 @@ class _Trial:
             got = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise UserError(f"{self.where}: expected the loss to be one number, a mean over the batch; got {got}")
         if not loss.requires_grad:
-            raise self._independent()
+            raise UserError(f"{self.where}: {_INDEPENDENT}")
         if not torch.isfinite(loss):
             reason = common_mistakes.missing_values(self.prepared) or "check data, model and loss"
             raise UserError(f"{self.where}: the loss of the first batch is {float(loss.detach())}; {reason}")
-
-    def _independent(self) -> UserError:
-        return UserError(f"{self.where}: no parameter gets a gradient; the loss does not depend on the model")
 
     def _try_smallest(self, tried: int) -> None:
         """Try the smallest batch of a pass: batch normalization cannot take a single example."""
@@ -238,10 +226,7 @@ class _Trial:
             training.batch_loss(batch)
 
     def _evaluate(self, part: Part) -> None:
-        """Evaluate one batch of a part as the end of a training does.
-
-        All of the part is evaluated where a batch is too little, such as examples of a single class for an AUROC.
-        """
+        """Evaluate one batch of a part, or all of it where that is too little, such as one class for an AUROC."""
         training = self.training
         shape = common_mistakes.other_shape(self.prepared, part.name)
         with explained(f"{self.where}: evaluation of {part.name} data{shape}"), torch.no_grad():

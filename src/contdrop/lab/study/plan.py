@@ -172,9 +172,8 @@ def plan(
     size = study.presets.get(preset)
     if size is None:
         raise mistake("--preset", f"{' or '.join(study.presets)} for {study.name}", repr(preset))
-    given = {name: value for name, value in (("runs", runs), ("epochs", epochs), ("seed", seed)) if value is not None}
-    for name, value in given.items():
-        if expected := wrong_value(name, value):
+    for name, value in (("runs", runs), ("epochs", epochs), ("seed", seed)):
+        if value is not None and (expected := wrong_value(name, value)):
             raise mistake(f"--{name}", expected, repr(value))
     seed = study.seed if seed is None else seed
     total = epochs or size.epochs
@@ -233,24 +232,19 @@ def _labels(study: Study, labels: Iterable[str] | None) -> list[str]:
     chosen = [label.strip() for label in labels]
     if not chosen or not all(chosen):
         raise UserError(f"--methods: expected names separated by commas, such as none,{study.reference}")
-    # Labels that are not the study's are normalized, so that no network is trained twice.
-    chosen = [label if label in study.methods else _canonical(label) for label in chosen]
-    for label in chosen:
-        if chosen.count(label) > 1:
-            raise mistake("--methods", "each method once", f"{label!r} twice")
     variants: dict[str, str] = {}
-    for label in chosen:
+    for place, label in enumerate(chosen):
+        if label not in study.methods:  # it is written in one way, so that no network is trained twice
+            method = methods.parse(label)
+            if method.name == OWN:
+                raise UserError(
+                    f"--methods: {label} is not a method of the study; name it in methods=, where model or run know it"
+                )
+            chosen[place] = label = str(method) if ":" in label else method.name
+        if label in chosen[:place]:
+            raise mistake("--methods", "each method once", f"{label!r} twice")
         if study.selected_label(label) is None:
             same = variants.setdefault(str(methods.parse(label)), label)
             if same != label:
                 raise UserError(f"--methods: {same} and {label} are the same method; leave one out")
     return chosen
-
-
-def _canonical(label: str) -> str:
-    method = methods.parse(label)
-    if method.name == OWN:
-        raise UserError(
-            f"--methods: {label} is not a method of the study; name it in methods=, where model or run know it"
-        )
-    return str(method) if ":" in label else method.name

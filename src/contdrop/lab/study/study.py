@@ -364,7 +364,7 @@ def _mistakes(study: Study) -> Iterator[str]:
     if training.evaluate == "last" and (training.keep == "best" or training.patience):
         yield "keep='best' and patience need validation data in every epoch; use evaluate='epoch'"
     yield from _wrong_functions(study)
-    yield from _missing_functions(study) if study.run is None else _without_effect(study)
+    yield from _wrong_loop(study)
     yield from _wrong_methods(study)
     yield from _wrong_selection(study)
 
@@ -385,15 +385,14 @@ def _wrong_functions(study: Study) -> Iterator[str]:
         yield f"expected loss to take (output, batch); got torch.{name}, which takes (output, target); write {fix}"
 
 
-def _without_effect(study: Study) -> Iterator[str]:
-    """Yield the settings that the study's own loop cannot know of."""
-    for name in ("measure", "weights", "keep", "patience", "networks", "clip"):
-        owner, default = (study, Study) if name == "measure" else (study.training, Training)
-        if getattr(owner, name) != getattr(default, name):
-            yield f"a loop of your own (run=) does not use {name}; do it there, and leave it out"
-
-
-def _missing_functions(study: Study) -> Iterator[str]:
+def _wrong_loop(study: Study) -> Iterator[str]:
+    """Yield the functions that the lab's loop lacks, or the settings that the study's own one cannot know of."""
+    if study.run is not None:
+        for name in ("measure", "weights", "keep", "patience", "networks", "clip"):
+            owner, default = (study, Study) if name == "measure" else (study.training, Training)
+            if getattr(owner, name) != getattr(default, name):
+                yield f"a loop of your own (run=) does not use {name}; do it there, and leave it out"
+        return
     for name in ("data", "model"):
         if getattr(study, name) is None:
             yield f"expected a function {name}, or run= for a loop of your own; got neither"
