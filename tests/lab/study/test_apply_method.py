@@ -1,6 +1,7 @@
 """Methods in any model."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -127,26 +128,17 @@ def test_order_in_a_sequential_serves_where_tracing_fails():
     assert [type(layer).__name__ for layer in model.body][::3] == ["DropConnectLinear", "DropConnectLinear", "Linear"]
 
 
-@pytest.mark.parametrize(
-    ("build", "reason"),
-    [
-        (Untraceable, "drop: it is not in a torch.nn.Sequential"),
-        (lambda: Written(torch.tanh), "drop: no ReLU or sigmoid is right before it"),
-        (
-            lambda: nn.Sequential(nn.Conv1d(6, 6, 1), nn.ReLU(), nn.Dropout(0.1)),
-            "2: no torch.nn.Linear is right before",
-        ),
-        (Residual, "no torch.nn.Linear is right before its activation"),
-        (lambda: Written(torch.sigmoid), "drop: its sigmoid is a function"),
-        (lambda: nn.Sequential(nn.Linear(6, 6)), "it has no dropout layer"),
-    ],
-)
-def test_refused_by_name_and_reason(build, reason):
-    for method in ("adaptive", "dropconnect"):
-        said = refusal(apply, method, build())
-        assert said.startswith(method)
-        assert "expected a linear layer, ReLU or sigmoid, and dropout" in said
-        assert reason in said
+MISFITS = [
+    *[Untraceable, lambda: Written(torch.tanh), Residual, lambda: Written(torch.sigmoid)],
+    *[lambda: nn.Sequential(nn.Conv1d(6, 6, 1), nn.ReLU(), nn.Dropout(0.1)), lambda: nn.Sequential(nn.Linear(6, 6))],
+]
+
+
+def test_refused_by_name_and_reason(refusals):
+    refusals(
+        "refusals_of_chains",
+        [partial(apply, method, build()) for method in ("adaptive", "dropconnect") for build in MISFITS],
+    )
 
 
 def test_matching_in_reach():
@@ -160,40 +152,24 @@ def test_matching_in_reach():
         assert (applied.changed, applied.sites) == (2, 2)
 
 
-@pytest.mark.parametrize(
-    ("label", "p", "reach"),
-    [
-        ("uniform:match", 0.3, "p of at most 0.25 (noise strength 0.333), got 2 with p = 0.3 (noise strength 0.429)"),
-        ("gaussian:match", 0.4, "p of at most 0.396 (noise strength 0.657), got 2 with p = 0.4 (noise strength 0.667)"),
-    ],
-)
-def test_matching_out_of_reach_is_refused(label, p, reach):
-    expected = (
-        f"{label}: expected dropout layers with {reach}; give the law's parameters instead, or use bernoulli:match"
-    )
-    assert refusal(apply, label, mlp(p)) == expected
+def test_matching_out_of_reach_is_refused(refusals):
+    refused = {"uniform:match": 0.3, "gaussian:match": 0.4}
+    refusals("refusals_of_matching", [partial(apply, label, mlp(p)) for label, p in refused.items()])
 
 
-@pytest.mark.parametrize(
-    ("label", "p", "law", "strength", "note"),
-    [
-        (
-            *("uniform:match", 0.4, cd.Uniform(), 1 / 3),
-            "at 2, 5 the noise strength 0.667 is beyond a uniform law: U(0, 1) is there, of strength 0.333; its "
-            "control is bernoulli-matched:uniform",
-        ),
-        (
-            *("gaussian:match", 0.6, cd.Gaussian.matching(cd.Bernoulli(keep=0.4), clip=False), 1.5),
-            "at 2, 5 the noise strength 1.5 is beyond a clipped Gaussian: N(1, 1.5) is there, unclipped",
-        ),
-    ],
-)
-def test_matching_out_of_reach_falls_back(label, p, law, strength, note):
-    model = mlp(p)
-    applied = apply(label, model, fallback=True)
-    assert model[2].law == law
-    assert applied.noise["2"]["relative_variance"] == pytest.approx(strength)
-    assert applied.notes == (note,)
+def test_matching_out_of_reach_falls_back(snapshot):
+    strong = cd.Gaussian.matching(cd.Bernoulli(keep=0.4), clip=False)
+    notes = []
+    for label, p, law, strength in (
+        ("uniform:match", 0.4, cd.Uniform(), 1 / 3),
+        ("gaussian:match", 0.6, strong, 1.5),
+    ):
+        model = mlp(p)
+        applied = apply(label, model, fallback=True)
+        assert model[2].law == law
+        assert applied.noise["2"]["relative_variance"] == pytest.approx(strength)
+        notes += applied.notes
+    snapshot("notes_of_matching", "\n".join(notes))
 
 
 def test_the_reach_of_a_clipped_gaussian_is_half_its_mass():

@@ -2,7 +2,6 @@
 
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
@@ -48,16 +47,6 @@ def test_study_is_short_and_gives_results_and_a_page(path, tmp_path):
     page = result.report(tmp_path / "page").read_text()
     assert study.name in page
     assert study.metrics[0].name in words(page)
-
-
-@pytest.mark.slow
-@every_study
-def test_study_gives_a_report_in_one_command(path, tmp_path):
-    command = [sys.executable, "-m", "contdrop.cli", "compare", str(path), "--store", "runs.db", "--out", "page"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    assert path.stem.replace("_", "-") in (tmp_path / "page" / "index.html").read_text()
 
 
 class Recorder:

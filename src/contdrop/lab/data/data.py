@@ -248,10 +248,6 @@ class PreparedData:
         """Return a part: drawn from the training data, or as given."""
         source = self.sources[name if positions is None else "train"]
         positions = np.arange(len(source)) if positions is None else positions
-        if not len(positions):
-            raise mistake(
-                f"data: {name}", "at least one example", "none", "give more data, or draw less for other parts"
-            )
         return Part(name, source, torch.from_numpy(positions), self.loaders)
 
 
