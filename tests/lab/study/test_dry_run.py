@@ -387,9 +387,6 @@ def test_what_diverges_resumed_or_not_is_no_loss_of_a_checkpoint():
     assert dry_run._resumption_warnings(lambda: begin(**diverging)) == []
 
 
-# ---- the optimizer
-
-
 def test_parameters_that_nobody_trains_count_for_nothing():
     """Their gradients would add up, and be most of the norm that is clipped."""
 
@@ -408,9 +405,6 @@ def test_parameters_that_nobody_trains_count_for_nothing():
             trained.run_epoch()
         results.append(trained.network[3].weight.detach())
     assert torch.equal(*results)
-
-
-# ---- what only shows at the end
 
 
 def test_half_precision_is_rehearsed_with_its_scaler():
@@ -454,9 +448,6 @@ def test_outputs_whose_classes_cannot_be_told_are_not_averaged():
     rehearse(networks=2)
 
 
-# ---- out of reach
-
-
 class Hidden(Around):
     def forward(self, x):
         return nn.functional.dropout(super().forward(x), 0.8, self.training)
@@ -481,9 +472,6 @@ def test_a_model_with_nothing_but_dropout_out_of_reach_is_told_where():
     assert "(out of reach is 1: between the layers of LSTM); put nn.Dropout where it" in message
 
 
-# ---- float16
-
-
 def test_a_gradient_beyond_float16_is_no_change_and_can_be_exported(tmp_path):
     far = lab.Data(train=(100 * X, 1000 * X[:, :1] + 3000), test=0.25, validation=0.2)
     single = {"model": lambda: nn.Sequential(nn.Dropout(0.2), nn.Linear(5, 1)), "task": "regression"}
@@ -493,9 +481,6 @@ def test_a_gradient_beyond_float16_is_no_change_and_can_be_exported(tmp_path):
         (record,) = store.protocols()
     assert None in record.description["behaviour"]["methods"]["original"]
     archive.export(tmp_path / "runs.db", tmp_path / "far.jsonl.gz")
-
-
-# ---- steps of several batches
 
 
 def test_a_step_of_fewer_batches_at_the_end_of_a_pass_is_their_mean():

@@ -1,33 +1,10 @@
 """The text form of methods and how they are shown, without torch."""
 
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 import contdrop as cd
 from contdrop.lab.study import labels, methods
 from refusals import refusal
-
-
-def test_labels_need_no_torch_of_their_own():
-    """Of the package only what the module imports, which is errors and text."""
-    code = """
-import importlib.util, pathlib, sys, types
-root = pathlib.Path(sys.argv[1])
-for name, path in (("contdrop", root), ("contdrop.lab", root / "lab")):
-    package = types.ModuleType(name)
-    package.__path__ = [str(path)]
-    sys.modules[name] = package
-from contdrop.lab.study import labels
-print(labels.display_name("gaussian:sigma=0.3"), labels.read("adaptive"), "torch" in sys.modules)
-"""
-    root = str(pathlib.Path(labels.__file__).parents[2])
-    result = subprocess.run(
-        [sys.executable, "-X", "utf8", "-c", code, root], capture_output=True, encoding="utf-8", check=False
-    )
-    assert result.stdout == f"Gaussian {labels.SIGMA}=0.3 adaptive:alpha=1,beta=0 False\n", result.stderr
 
 
 def test_default_width_is_the_law_s():

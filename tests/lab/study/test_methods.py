@@ -140,22 +140,6 @@ def test_a_constant_mask_is_refused_where_it_would_be_none():
     assert refusal(build, "none:mean=0.5", scale="inverted") == message
 
 
-@every_activation
-def test_adaptive_of_the_authors_differs_in_evaluation_only(activation):
-    theirs, right = (
-        build(f"{name}:alpha=1,beta=0.5", activation=activation) for name in ("adaptive-authors", "adaptive")
-    )
-    right.load_state_dict(theirs.state_dict())
-    x = torch.randn(7, 6)
-    torch.manual_seed(3)
-    expected = right(x)
-    torch.manual_seed(3)
-    assert torch.equal(theirs(x), expected)
-    units = getattr(torch, activation)(preactivations(theirs, x))
-    assert torch.equal(theirs.eval()(x), 0.5 * units)
-    torch.testing.assert_close(right.eval()(x), units * torch.sigmoid(preactivations(theirs, x) + 0.5))
-
-
 # Layers.
 
 
@@ -183,14 +167,23 @@ def by_functions(text, layer, x, activation, scale, training):
     if method.name == "dropconnect-authors":
         options = {"masks": "batch", "mask_bias": False, "inference": "mean", "activation": activation}
         return cd.functional.dropconnect_linear(x, weight, bias, law, **options, **common)
-    if method.name == "adaptive":
+    if method.name == "adaptive-authors" and not training:
+        return 0.5 * function(a)
+    if method.name.startswith("adaptive"):
         return cd.functional.adaptive_dropout(function(a), a, *dict(method.parameters).values(), training=training)
     return function(a) if text == "none" else cd.functional.dropout(function(a), law, **common)
 
 
 FUNCTIONS = [
     *["none", "bernoulli", "bernoulli:keep=0.8", "uniform", "gaussian:sigma=0.2", "gaussian:variance=0.2", "fast"],
-    *["adaptive:alpha=-1,beta=0.5", "dropconnect", "dropconnect-authors", *CONTROLLED, *STRENGTHS],
+    *[
+        "adaptive:alpha=-1,beta=0.5",
+        "adaptive-authors:alpha=1,beta=0.5",
+        "dropconnect",
+        "dropconnect-authors",
+        *CONTROLLED,
+        *STRENGTHS,
+    ],
 ]
 
 
