@@ -7,6 +7,7 @@ the same augmentation. A batch of arrays in memory is one ``index_select`` per t
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -142,9 +143,8 @@ class Part:
         if isinstance(self.source, Arrays) and self.loaders.maker.collate is None and not transformed:
             nest, positions = self._arrays
             wanted_rows = order[skip:] if rows is None else (batch[rows(len(batch))] for batch in order[skip:])
-            if positions is None:
-                return _selected(nest, wanted_rows)
-            return _selected(nest, (positions.index_select(0, batch) for batch in wanted_rows))
+            own = wanted_rows if positions is None else (positions.index_select(0, batch) for batch in wanted_rows)
+            return _selected(nest, own)
         chosen = [self.positions.index_select(0, batch).numpy() for batch in order]
         wanted = requests(self.name, chosen, seed or 0, transformed=transformed)[skip:]
         if rows is not None and self.loaders.maker.collate is None:
@@ -161,17 +161,13 @@ class Part:
             return self.source.nest, None
         if share * sum(tensor.nbytes for tensor in self.source.tensors) > _COPIED_BYTES:
             return self.source.nest, self.positions
-        return _select(self.source.nest, self.positions), None
-
-
-def _select(nest: Any, indices: Tensor) -> Any:
-    return map_leaves(lambda leaf: leaf.index_select(0, indices), nest)
+        return next(_selected(self.source.nest, [self.positions])), None
 
 
 def _selected(nest: Any, batches: Iterable[Tensor]) -> Iterator[Any]:
     if type(nest) is tuple and all(isinstance(leaf, Tensor) for leaf in nest):  # no recursion in the hot loop
         return (tuple([leaf.index_select(0, indices) for leaf in nest]) for indices in batches)
-    return (_select(nest, indices) for indices in batches)
+    return (map_leaves(operator.methodcaller("index_select", 0, indices), nest) for indices in batches)
 
 
 @dataclass(frozen=True, eq=False)

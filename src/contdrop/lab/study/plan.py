@@ -193,18 +193,12 @@ def plan(
 
 
 def is_in(job: PlannedJob, shard: tuple[int, int] | None) -> bool:
-    """Return True if a shard has this job: whole runs, and in every shard the selection.
-
-    Shard 0 is the selection alone.
-    """
+    """Return True if a shard has a job: whole runs, and in every shard the selection, which is all of shard 0."""
     return shard is None or job.stage == SELECTION or job.run % shard[1] == shard[0] - 1
 
 
 def add_plan(store: Store, jobs: Sequence[PlannedJob], **described: Any) -> dict[int, PlannedJob]:
-    """Add the jobs of one study plan to a store and return all by their ids in it.
-
-    ``described`` is added to the study plan's own description, for reports.
-    """
+    """Add the jobs of one study plan to a store, with its texts and ``described``; return all by their ids in it."""
     protocol = jobs[0].protocol
     names = ("key", "stage", "method", "run", "epochs", "configuration")
     rows = [{name: getattr(job, name) for name in names} for job in jobs]

@@ -235,8 +235,7 @@ class Study:
     @property
     def presets(self) -> Mapping[str, Size]:
         """Sizes by name; a study without any has its own."""
-        own = Size(self.runs, self.epochs, self.selection.runs, self.selection.epochs)
-        return self.sizes or {ONLY_SIZE: own}
+        return self.sizes or {ONLY_SIZE: Size(self.runs, self.epochs, self.selection.runs, self.selection.epochs)}
 
     @property
     def default_preset(self) -> str:
@@ -318,7 +317,10 @@ def _one_of(*choices: Any) -> _Rule:
 
 _Rule = tuple[str, Callable[[Any], bool]]  # what is expected of a setting, and a test of it
 _COUNT: _Rule = ("a whole number of at least 1", functools.partial(is_integer_at_least, least=1))
+_POSITIVE: _Rule = ("a number above 0, or None", lambda v: isinstance(v, (int, float)) and 0 < v < float("inf"))
 _FUNCTIONS = ("data", "model", "forward", "loss", "optimizer", "scheduler", "measure", "run")
+_OPTIONAL_COUNTS = ("steps", "epoch_steps", "patience", "evaluation_batch_size", "selection.epochs")
+_UNLESS_NONE = {*_FUNCTIONS, *_OPTIONAL_COUNTS, "clip", "margin"}
 _RULES: dict[str, _Rule] = {
     "task": _one_of(*get_args(Task), None),
     "precision": _one_of(*get_args(Precision)),
@@ -329,23 +331,16 @@ _RULES: dict[str, _Rule] = {
     "seed": ("a whole number from 0 to 2^63 - 1", lambda v: is_integer_at_least(v, 0) and v <= LARGEST_SEED),
     "evaluate": ("'epoch', 'last' or a whole number", lambda v: v in ("epoch", "last") or is_integer_at_least(v, 1)),
     **dict.fromkeys(("batch_size", "epochs", "runs", "accumulate", "threads", "selection.runs", "networks"), _COUNT),
-}
-_RULES_UNLESS_NONE: dict[str, _Rule] = {
-    **dict.fromkeys(("steps", "epoch_steps", "patience", "evaluation_batch_size", "selection.epochs"), _COUNT),
-    **dict.fromkeys(
-        ("clip", "margin"),
-        ("a number above 0, or None", lambda v: isinstance(v, (int, float)) and 0 < v < float("inf")),
-    ),
+    **dict.fromkeys(_OPTIONAL_COUNTS, _COUNT),
+    **dict.fromkeys(("clip", "margin"), _POSITIVE),
     **dict.fromkeys(_FUNCTIONS, ("a function", callable)),
 }
 
 
 def wrong_value(name: str, value: Any) -> str:
     """Return what is expected of a setting; empty if its value is that."""
-    if name in _RULES_UNLESS_NONE and value is None:
-        return ""
-    expected, holds = (_RULES | _RULES_UNLESS_NONE)[name]
-    return "" if holds(value) else expected
+    expected, holds = _RULES[name]
+    return "" if holds(value) or (value is None and name in _UNLESS_NONE) else expected
 
 
 def _mistakes(study: Study) -> Iterator[str]:
@@ -355,7 +350,7 @@ def _mistakes(study: Study) -> Iterator[str]:
             yield f"expected {group} to be lab.{kind.__name__}(...); got {got}"
     training, selection = study.training, study.selection
     values = vars(study) | vars(training) | {f"selection.{name}": each for name, each in vars(selection).items()}
-    for name in (*_RULES, *_RULES_UNLESS_NONE):
+    for name in _RULES:
         if expected := wrong_value(name, values[name]):
             got = type(values[name]).__name__ if name in _FUNCTIONS else repr(values[name])
             yield f"expected {name} to be {expected}; got {got}"
