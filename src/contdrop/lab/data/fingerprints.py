@@ -38,10 +38,7 @@ def of_content(*values: Any) -> str:
 def _add(digest: Any, value: Any) -> None:
     """Add a value, preceded by its kind and length, so that no two contents give the same bytes."""
     if isinstance(value, Tensor):
-        digest.update(f"tensor {value.dtype} {tuple(value.shape)} ".encode())
-        dense = value.detach().cpu() if value.layout == torch.strided else value.detach().cpu().to_dense()
-        real = torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
-        digest.update(real.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        _add_tensor(digest, value)
     elif isinstance(value, (str, bytes, bytearray)):
         content = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)
         digest.update(f"{type(value).__name__} {len(content)} ".encode())
@@ -64,6 +61,16 @@ def _add(digest: Any, value: Any) -> None:
         _add(digest, sorted(of_content(part) for part in value))
     else:
         _add_object(digest, value)
+
+
+def _add_tensor(digest: Any, value: Tensor) -> None:
+    digest.update(f"tensor {value.dtype} {tuple(value.shape)} ".encode())
+    value = value.detach().cpu()
+    if value.layout != torch.strided:
+        value = value.to_dense()
+    if value.is_complex():
+        value = torch.view_as_real(value.resolve_conj())
+    digest.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _add_object(digest: Any, value: Any) -> None:

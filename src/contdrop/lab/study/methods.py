@@ -69,26 +69,24 @@ class Method(Label):
 
         For dropconnect it is the law of a weight, for fast the one integrated out, for none a constant.
         """
-        if self.follows_the_model:
+        given = dict(self.parameters)
+        if self.follows_the_model or self.name.startswith("adaptive"):
             return None
-        match self.name, dict(self.parameters):
-            case "none", parameters:
-                return Bernoulli(keep=1.0, value=parameters.get("mean", 1.0))
-            case "normal", {"r": r}:
-                return Gaussian.from_variance(r, mu=1.0, low=-math.inf, high=math.inf)
-            case name, {"r": r}:
-                family: Any = LAWS[name]
-                law: Law = family.matching(Bernoulli(keep=1 / (1 + r)))
-                return law
-            case "uniform", _:
-                return Uniform()
-            case _, {"keep": keep}:
-                return Bernoulli(keep=keep)
-            case "gaussian", strength:
-                return _gaussian(strength)
-            case "bernoulli-matched", strength:
-                return Bernoulli.matching(Uniform() if self.word else _gaussian(strength))
-        return None
+        if self.name == "none":
+            return Bernoulli(keep=1.0, value=given.get("mean", 1.0))
+        if self.name == "normal":
+            return Gaussian.from_variance(given["r"], mu=1.0, low=-math.inf, high=math.inf)
+        if "keep" in given:
+            return Bernoulli(keep=given["keep"])
+        if "r" in given:
+            family: Any = LAWS[self.name]
+            matched: Law = family.matching(Bernoulli(keep=1 / (1 + given["r"])))
+            return matched
+        if "uniform" in (self.name, self.word):
+            law: Law = Uniform()
+        else:
+            law = Gaussian.from_variance(**given) if "variance" in given else Gaussian(**given)
+        return Bernoulli.matching(law) if self.name == "bernoulli-matched" else law
 
     @property
     def follows_the_model(self) -> bool:
@@ -196,7 +194,3 @@ def _law_of(method: Method) -> Law:
     law = method.law
     assert law is not None, f"{method} has no law of its own"
     return law
-
-
-def _gaussian(strength: dict[str, float]) -> Gaussian:
-    return Gaussian.from_variance(**strength) if "variance" in strength else Gaussian(**strength)
