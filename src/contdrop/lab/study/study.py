@@ -1,15 +1,4 @@
-"""The settings of a study: data, model, methods, training and metric.
-
-Everything beyond name, data and model has a default::
-
-    def data():
-        return lab.Data(train=(x, y), test=(x_test, y_test))
-
-    def model():
-        return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 3))
-
-    study = lab.Study("my-study", data, model, epochs=20, runs=10)
-"""
+"""The settings of a study: data, model, methods, training and metric; all but name, data and model have a default."""
 
 from __future__ import annotations
 
@@ -55,8 +44,8 @@ class Configuration:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the kind and all fields as JSON types; functions by their names."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return {"kind": self.kind, **{name: describe(value) for name, value in values.items()}}
+        names = [each.name for each in fields(self)]  # type: ignore[arg-type]
+        return {"kind": self.kind, **{name: describe(getattr(self, name)) for name in names}}
 
 
 def is_integer_at_least(value: Any, least: int) -> bool:
