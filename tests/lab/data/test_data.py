@@ -7,6 +7,7 @@ import re
 import threading
 import time
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -123,57 +124,22 @@ class Endless(Dataset):
         return index
 
 
-@pytest.mark.parametrize(
-    ("train", "words"),
-    [
-        ((X, Y[:30]), "train: expected equally long arrays; got 40 examples in train[0] and 30 in train[1]"),
-        ({"x": X, "y": Y[:30]}, "got 40 examples in train['x'] and 30 in train['y']"),
-        ((X[:0], Y[:0]), "train: expected at least one example; got none"),
-        ((), "train: expected at least one array; got none"),
-        (None, "train: expected data; got NoneType; give (x, y)"),
-        (3, "train: expected data; got int"),
-        ((X, 3), "train[1]: expected an array; got 3"),
-        ((X, None), "train[1]: expected an array; got None"),
-        ((X, torch.tensor(3)), "train[1]: expected one value or row per example; got a single number"),
-        ((X, np.array([None] * 40)), "train[1]: expected numbers; got an array of object; convert it"),
-        ((X, np.array(["cat"] * 40)), "train[1]: expected numbers; got text; number classes by numpy.unique"),
-        ((["a text"] * 40, Y), "train[0]: expected numbers; got text"),
-        (([[1.0], [1.0, 2.0]], [0, 1]), "train[0]: expected rows of one length; got rows of several; pad them"),
-        (
-            (X, np.where(Y == 3, np.nan, Y)),
-            "label for every example; got nan or infinity in 10 of 40, first in example 3",
-        ),
-        ((torch.from_numpy(X).to_sparse(), Y), "train[0]: expected a dense tensor"),
-        (iter([1]), "which can only be iterated; give a Dataset with __len__ and __getitem__"),
-        (DataLoader(TensorDataset(torch.zeros(3))), "got DataLoader, which can only be iterated; give its dataset"),
-        (Stream(), "got Stream, which can only be iterated"),
-        (Endless(), "give it __len__"),
-    ],
-)
-def test_data_that_cannot_be_are_refused_in_one_line(train, words):
-    assert words in refusal(prepare, Data(train, 0.2), task="classification")
+NO_DATA = [
+    *[(X, Y[:30]), {"x": X, "y": Y[:30]}, (X[:0], Y[:0]), (), None, 3, (X, 3), (X, None), (X, torch.tensor(3))],
+    *[(X, np.array([None] * 40)), (X, np.array(["cat"] * 40)), (["a text"] * 40, Y), ([[1.0], [1.0, 2.0]], [0, 1])],
+    *[(X, np.where(Y == 3, np.nan, Y)), (torch.from_numpy(X).to_sparse(), Y), iter([1]), Stream(), Endless()],
+    DataLoader(TensorDataset(torch.zeros(3))),
+]
+UNFIT = [
+    *[{"test": (X[:5].astype(np.float64), Y[:5])}, {"test": (X[:5], Y[:5, None])}, {"validation": X[:5]}],
+    *[{"transform": 3}, {"loader_workers": -1}],
+]
 
 
-@pytest.mark.parametrize(
-    ("test", "options", "words"),
-    [
-        (
-            (X[:5].astype(np.float64), Y[:5]),
-            {},
-            "test[0]: expected torch.float32 with 2 dimensions, as in train[0]; got torch.float64 with 2",
-        ),
-        (
-            (X[:5], Y[:5, None]),
-            {},
-            "test[1]: expected torch.int64 with 1 dimensions, as in train[1]; got torch.int64 w",
-        ),
-        (TEST, {"validation": X[:5]}, "same arrays as in train; got train[0], train[1] against validation"),
-        (TEST, {"transform": 3}, "transform: expected a function; got int"),
-        (TEST, {"loader_workers": -1}, "loader_workers: expected a whole number from 0; got -1"),
-    ],
-)
-def test_parts_and_settings_that_do_not_fit_are_refused(test, options, words):
-    assert words in refusal(lambda: prepare(Data((X, Y), test, **options), task=None))
+def test_data_and_settings_that_cannot_be_are_refused_in_one_line(refusals):
+    options = [{"train": train, "test": 0.2} for train in NO_DATA]
+    options += [{"train": (X, Y), "test": TEST, **option} for option in UNFIT]
+    refusals("refusals_of_data", [lambda each=each: prepare(Data(**each), task="classification") for each in options])
 
 
 def test_unusual_arrays_are_taken_as_they_are():
@@ -328,20 +294,12 @@ def test_own_batches_are_shown_as_they_are():
     assert [len(batch) for batch in part.order(None, 16)] == [16, 16, 8]
 
 
-@pytest.mark.parametrize(
-    ("batches", "words"),
-    [
-        ([[0, 32]], "expected positions from 0 to 31; got 0 to 32 in batch 0"),
-        ([[0], [-1]], "expected positions from 0 to 31; got -1 to -1 in batch 1"),
-        ([], "expected at least one list of positions; got none"),
-        ([[]], "expected a list of positions as batch 0, at least one; got []"),
-        ([[0.5]], "expected a list of positions as batch 0, at least one; got [0.5]"),
-        ([3], "expected a list of positions as batch 0, at least one; got 3"),
-    ],
-)
-def test_own_batches_are_checked(batches, words):
-    part = _parts(Data((X, Y), TEST, 8, batches=lambda dataset, generator: batches)).train
-    assert refusal(part.order, 1, 8) == f"data: batches: {words}"
+OWN = [[[0, 32]], [[0], [-1]], [], [[]], [[0.5]], [3]]
+
+
+def test_own_batches_are_checked(refusals):
+    parts = [_parts(Data((X, Y), TEST, 8, batches=lambda *_, own=own: own)).train for own in OWN]
+    refusals("refusals_of_batches", [partial(part.order, 1, 8) for part in parts])
 
 
 # ---- processes

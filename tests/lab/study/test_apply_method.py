@@ -1,6 +1,7 @@
 """Methods in any model."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -93,8 +94,8 @@ def test_the_numbers_are_those_of_the_catalogues_networks(label, scale, activati
 @pytest.mark.parametrize("method", ["adaptive", "dropconnect", "fast"])
 @pytest.mark.parametrize("build", [lambda: mlp(activation=lambda: nn.ReLU(inplace=True)), Written])
 def test_whole_layers_are_found_around_dropout(method, build):
-    model, x = build(), torch.randn(5, 6)
-    applied = apply(method, model, run=lambda: model(x))
+    model = build()
+    applied = apply(method, model)
     places = 1 if isinstance(model, Written) else 2
     assert (applied.changed, applied.sites) == (places, places)
     kinds = [type(module).__name__ for module in model.modules() if isinstance(module, nn.Linear)]
@@ -107,7 +108,7 @@ def test_whole_layers_are_found_around_dropout(method, build):
 def test_what_does_not_fit_stays_and_is_noted():
     model = nn.Sequential(nn.Dropout(0.1), *mlp())
     first = model[0]
-    applied = apply("dropconnect", model, run=lambda: model(torch.ones(2, 6)))
+    applied = apply("dropconnect", model)
     assert model[0] is first
     assert (applied.changed, applied.sites) == (2, 3)
     assert applied.notes == ("left as they were, as dropconnect does not fit: 0",)
@@ -127,26 +128,17 @@ def test_order_in_a_sequential_serves_where_tracing_fails():
     assert [type(layer).__name__ for layer in model.body][::3] == ["DropConnectLinear", "DropConnectLinear", "Linear"]
 
 
-@pytest.mark.parametrize(
-    ("build", "reason"),
-    [
-        (Untraceable, "drop: it is not in a torch.nn.Sequential"),
-        (lambda: Written(torch.tanh), "drop: no ReLU or sigmoid is right before it"),
-        (
-            lambda: nn.Sequential(nn.Conv1d(6, 6, 1), nn.ReLU(), nn.Dropout(0.1)),
-            "2: no torch.nn.Linear is right before",
-        ),
-        (Residual, "no torch.nn.Linear is right before its activation"),
-        (lambda: Written(torch.sigmoid), "drop: its sigmoid is a function"),
-        (lambda: nn.Sequential(nn.Linear(6, 6)), "it has no dropout layer"),
-    ],
-)
-def test_refused_by_name_and_reason(build, reason):
-    for method in ("adaptive", "dropconnect"):
-        said = refusal(apply, method, build())
-        assert said.startswith(method)
-        assert "expected a linear layer, ReLU or sigmoid, and dropout" in said
-        assert reason in said
+MISFITS = [
+    *[Untraceable, lambda: Written(torch.tanh), Residual, lambda: Written(torch.sigmoid)],
+    *[lambda: nn.Sequential(nn.Conv1d(6, 6, 1), nn.ReLU(), nn.Dropout(0.1)), lambda: nn.Sequential(nn.Linear(6, 6))],
+]
+
+
+def test_refused_by_name_and_reason(refusals):
+    refusals(
+        "refusals_of_chains",
+        [partial(apply, method, build()) for method in ("adaptive", "dropconnect") for build in MISFITS],
+    )
 
 
 def test_matching_in_reach():
@@ -160,40 +152,24 @@ def test_matching_in_reach():
         assert (applied.changed, applied.sites) == (2, 2)
 
 
-@pytest.mark.parametrize(
-    ("label", "p", "reach"),
-    [
-        ("uniform:match", 0.3, "p of at most 0.25 (noise strength 0.333), got 2 with p = 0.3 (noise strength 0.429)"),
-        ("gaussian:match", 0.4, "p of at most 0.396 (noise strength 0.657), got 2 with p = 0.4 (noise strength 0.667)"),
-    ],
-)
-def test_matching_out_of_reach_is_refused(label, p, reach):
-    expected = (
-        f"{label}: expected dropout layers with {reach}; give the law's parameters instead, or use bernoulli:match"
-    )
-    assert refusal(apply, label, mlp(p)) == expected
+def test_matching_out_of_reach_is_refused(refusals):
+    refused = {"uniform:match": 0.3, "gaussian:match": 0.4}
+    refusals("refusals_of_matching", [partial(apply, label, mlp(p)) for label, p in refused.items()])
 
 
-@pytest.mark.parametrize(
-    ("label", "p", "law", "strength", "note"),
-    [
-        (
-            *("uniform:match", 0.4, cd.Uniform(), 1 / 3),
-            "at 2, 5 the noise strength 0.667 is beyond a uniform law: U(0, 1) is there, of strength 0.333; its "
-            "control is bernoulli-matched:uniform",
-        ),
-        (
-            *("gaussian:match", 0.6, cd.Gaussian.matching(cd.Bernoulli(keep=0.4), clip=False), 1.5),
-            "at 2, 5 the noise strength 1.5 is beyond a clipped Gaussian: N(1, 1.5) is there, unclipped",
-        ),
-    ],
-)
-def test_matching_out_of_reach_falls_back(label, p, law, strength, note):
-    model = mlp(p)
-    applied = apply(label, model, fallback=True)
-    assert model[2].law == law
-    assert applied.noise["2"]["relative_variance"] == pytest.approx(strength)
-    assert applied.notes == (note,)
+def test_matching_out_of_reach_falls_back(snapshot):
+    strong = cd.Gaussian.matching(cd.Bernoulli(keep=0.4), clip=False)
+    notes = []
+    for label, p, law, strength in (
+        ("uniform:match", 0.4, cd.Uniform(), 1 / 3),
+        ("gaussian:match", 0.6, strong, 1.5),
+    ):
+        model = mlp(p)
+        applied = apply(label, model, fallback=True)
+        assert model[2].law == law
+        assert applied.noise["2"]["relative_variance"] == pytest.approx(strength)
+        notes += applied.notes
+    snapshot("notes_of_matching", "\n".join(notes))
 
 
 def test_the_reach_of_a_clipped_gaussian_is_half_its_mass():
@@ -224,14 +200,14 @@ def test_notes_name_what_is_special():
 @pytest.mark.parametrize("method", ["adaptive", "adaptive-authors", "dropconnect", "fast", "gaussian"])
 def test_monte_carlo_samples_what_a_method_put_there(method):
     model = mlp()
-    apply(method, model, run=lambda: model(torch.ones(2, 6)))
+    apply(method, model)
     assert cd.mc_predict(model.eval(), torch.ones(2, 6), samples=5).variance.max() > 0
 
 
 def test_original_changes_nothing():
     model = mlp()
     modules = list(model.modules())
-    applied = apply("original", model, run=lambda: model(torch.ones(2, 6)))
+    applied = apply("original", model)
     assert all(now is then for now, then in zip(model.modules(), modules))
     assert (applied.changed, applied.sites, applied.notes) == (0, 2, ())
     assert [each["relative_variance"] for each in applied.noise.values()] == pytest.approx([0.25, 0.25])
@@ -246,7 +222,7 @@ def test_original_has_the_noise_of_the_models_own_layers():
 @pytest.mark.parametrize("text", ["original", "bernoulli:match"])
 def test_layers_that_are_off_are_no_part_of_the_noise(text):
     model = nn.Sequential(nn.Dropout(0.0), nn.Linear(6, 6), nn.Dropout(0.2))
-    applied = apply(text, model, run=lambda: model(torch.ones(2, 6)))
+    applied = apply(text, model)
     assert {name: noise["relative_variance"] for name, noise in applied.noise.items()} == {"2": pytest.approx(0.25)}
 
 

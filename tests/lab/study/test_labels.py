@@ -1,33 +1,10 @@
 """The text form of methods and how they are shown, without torch."""
 
-import pathlib
-import subprocess
-import sys
-
 import pytest
 
 import contdrop as cd
 from contdrop.lab.study import labels, methods
 from refusals import refusal
-
-
-def test_labels_need_no_torch_of_their_own():
-    """Of the package only what the module imports, which is errors and text."""
-    code = """
-import importlib.util, pathlib, sys, types
-root = pathlib.Path(sys.argv[1])
-for name, path in (("contdrop", root), ("contdrop.lab", root / "lab")):
-    package = types.ModuleType(name)
-    package.__path__ = [str(path)]
-    sys.modules[name] = package
-from contdrop.lab.study import labels
-print(labels.display_name("gaussian:sigma=0.3"), labels.read("adaptive"), "torch" in sys.modules)
-"""
-    root = str(pathlib.Path(labels.__file__).parents[2])
-    result = subprocess.run(
-        [sys.executable, "-X", "utf8", "-c", code, root], capture_output=True, encoding="utf-8", check=False
-    )
-    assert result.stdout == f"Gaussian {labels.SIGMA}=0.3 adaptive:alpha=1,beta=0 False\n", result.stderr
 
 
 def test_default_width_is_the_law_s():
@@ -60,44 +37,25 @@ def test_any_text_is_split(text, name, parameters):
     assert (str(label), label.name, dict(label.parameters)) == (text, name, parameters)
 
 
-@pytest.mark.parametrize(
-    ("text", "width"),
-    [
-        ("gaussian:sigma=0.3", 0.3),
-        ("gaussian:variance=0.09", 0.3),
-        ("gaussian", None),
-        ("gaussian:r=0.3", None),
-        ("bernoulli-matched:sigma=0.3", None),
-        ("gaussian:variance=-1", None),
-    ],
-)
+WIDTHS = {"gaussian:sigma=0.3": 0.3, "gaussian:variance=0.09": 0.3, "gaussian": None, "gaussian:r=0.3": None}
+WIDTHS |= {"bernoulli-matched:sigma=0.3": None, "gaussian:variance=-1": None}
+
+
+@pytest.mark.parametrize(("text", "width"), WIDTHS.items())
 def test_width_of_a_gaussian(text, width):
     assert labels.gaussian_width(text) == (None if width is None else pytest.approx(width))
 
 
-@pytest.mark.parametrize(
-    ("text", "called", "shown"),
-    [
-        ("none", "no dropout", "No dropout"),
-        ("none:mean=0.5", "no dropout mean=0.5", "No dropout mean=0.5"),
-        ("bernoulli:keep=0.5", "Bernoulli keep=0.5", "Bernoulli keep=0.5"),
-        ("uniform", "uniform", "Uniform"),
-        ("gaussian:match", "Gaussian of equal strength", "Gaussian of equal strength"),
-        ("uniform:match", "uniform of equal strength", "Uniform of equal strength"),
-        ("bernoulli-matched:sigma=0.3", "matched Bernoulli \u03c3=0.3", "Matched Bernoulli \u03c3=0.3"),
-        ("gaussian:r=0.3", "Gaussian r=0.3", "Gaussian r=0.3"),
-        ("normal:r=4", "normal r=4", "Normal r=4"),
-        ("original", "original dropout", "Original dropout"),
-        ("bernoulli-matched:uniform", "uniform-matched Bernoulli", "Uniform-matched Bernoulli"),
-        ("dropconnect-authors", "authors' DropConnect", "Authors' DropConnect"),
-        ("my own", "my own", "my own"),
-        ("uniform:oops", "uniform:oops", "uniform:oops"),
-        ("gaussian:a=1", "gaussian:a=1", "gaussian:a=1"),
-        ("a\x1b[2Jb", "a\N{REPLACEMENT CHARACTER}[2Jb", "a\N{REPLACEMENT CHARACTER}[2Jb"),
-    ],
-)
-def test_names_in_a_sentence_and_on_their_own(text, called, shown):
-    assert (labels.name_in_text(text), labels.display_name(text)) == (called, shown)
+NAMED = [
+    *["none", "none:mean=0.5", "bernoulli:keep=0.5", "uniform", "gaussian:match", "uniform:match", "gaussian:r=0.3"],
+    *["bernoulli-matched:sigma=0.3", "normal:r=4", "original", "bernoulli-matched:uniform", "dropconnect-authors"],
+    *["my own", "uniform:oops", "gaussian:a=1", "a\x1b[2Jb"],
+]
+
+
+def test_names_in_a_sentence_and_on_their_own(snapshot):
+    lines = [f"{text!r}: {labels.name_in_text(text)}, {labels.display_name(text)}\n" for text in NAMED]
+    snapshot("names_of_methods", "".join(lines))
 
 
 def test_no_two_methods_have_one_name_and_none_has_a_comma():

@@ -2,6 +2,7 @@
 
 import html
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,68 +21,30 @@ ALL = {"methods": lab.METHODS, "runs": 2}
 FEW = {"epochs": 1}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"name": "a/b"}, "expected a name of letters"),
-        ({"task": "clustering"}, "expected task to be one of 'classification', 'regression', None; got 'clustering'"),
-        ({"epochs": 0}, "expected epochs to be a whole number of at least 1; got 0"),
-        ({"runs": 2.5}, "expected runs to be a whole number of at least 1; got 2.5"),
-        ({"runs": None}, "expected runs to be a whole number of at least 1; got None"),
-        ({"steps": True}, "expected steps to be a whole number of at least 1; got True"),
-        ({"selection": lab.Selection(epochs=0)}, "expected selection.epochs to be a whole number of at least 1; got 0"),
-        ({"seed": -1}, "expected seed to be a whole number from 0"),
-        ({"seed": 2**63}, "expected seed to be a whole number from 0 to 2^63 - 1; got 9223372036854775808"),
-        ({"evaluate": "never"}, "expected evaluate to be 'epoch', 'last' or a whole number"),
-        ({"clip": -1.0}, "expected clip to be a number above 0"),
-        ({"margin": float("inf")}, "expected margin to be a number above 0, or None; got inf"),
-        ({"model": nn.Linear(5, 2)}, "expected model to be a function that makes the model"),
-        ({"loss": nn.CrossEntropyLoss()}, "write loss=lambda output, batch: nn.CrossEntropyLoss()(output, batch[1])"),
-        ({"optimizer": torch.optim.SGD}, "write optimizer=lambda model: torch.optim.SGD(model.parameters(), lr="),
-        ({"model": None}, "expected a function model, or run= for a loop of your own; got neither"),
-        ({"model": lambda a, b: None}, "expected model to take no argument, or the method; it takes 2"),
-        ({"data": 3}, "expected data to be a function; got int"),
-        ({"methods": ["gausian"]}, "did you mean 'gaussian'?"),
-        ({"methods": ["none", "none"]}, "expected each method once"),
-        ({"methods": "none"}, "expected methods to be a list of labels"),
-        ({"methods": ["none", "gaussian"]}, "the reference is not among the methods"),
-        ({"task": None}, "without a task, give loss= and metric="),
-        ({"task": None, "networks": 2}, "expected task='classification' for networks > 1"),
-        ({"keep": "best", "evaluate": "last"}, "need validation data in every epoch"),
-        ({"candidates": ["none"]}, "expected candidates to be a dictionary by label; got list"),
-        ({"candidates": {"nonne": ["none"]}}, "did you mean 'none'?"),
-        ({"candidates": {"gaussian": ["gaussian"]}}, "candidates: 'gaussian' is not among the methods"),
-        ({"candidates": {"none": ["uniform@2"]}}, "candidates['none'] to be variants of none; got 'uniform@2'"),
-        ({"candidates": {"none": [0.1, 0.2]}}, "expected candidates['none'] to be a list of labels; got [0.1, 0.2]"),
-        ({"candidates": {"none": None}}, "expected candidates['none'] to be a list of labels; got None"),
-        ({"candidates": {1: ["none"]}}, "expected candidates[1] to be a list of labels"),
-        ({"candidates": {"none": ["none", "none"]}}, "expected each of candidates['none'] once; got 'none', 'none'"),
-        ({"methods": ["original", "own:mixup"]}, "expected a function that knows own:mixup, def model(method) or run="),
-        ({"methods": ["original", "own"]}, "expected own: and a name"),
-        ({"run": print, "measure": print}, "a loop of your own (run=) does not use measure"),
-        ({"run": print, "keep": "best"}, "a loop of your own (run=) does not use keep"),
-        ({"follows": {"none": 1}}, "follows: 1 has no candidates"),
-        ({"follows": {"none": "original"}}, "follows: 'original' has no candidates; known: none"),
-    ],
-)
-def test_bad_settings_get_one_line(change, message):
-    assert message in refusal(STUDY.replace, **change)
+CANDIDATES = [
+    *[["none"], {"nonne": ["none"]}, {"gaussian": ["gaussian"]}, {"none": ["uniform@2"]}, {"none": [0.1, 0.2]}],
+    *[{"none": None}, {1: ["none"]}, {"none": ["none", "none"]}],
+]
+SETTINGS = [
+    *[{"name": "a/b"}, {"task": "clustering"}, {"epochs": 0}, {"runs": 2.5}, {"runs": None}, {"steps": True}],
+    *[{"selection": lab.Selection(epochs=0)}, {"seed": -1}, {"seed": 2**63}, {"evaluate": "never"}, {"clip": -1.0}],
+    *[{"margin": float("inf")}, {"model": nn.Linear(5, 2)}, {"loss": nn.CrossEntropyLoss()}, {"model": None}],
+    *[{"optimizer": torch.optim.SGD}, {"model": lambda a, b: None}, {"data": 3}, {"methods": ["gausian"]}],
+    *[{"methods": ["none", "none"]}, {"methods": "none"}, {"methods": ["none", "gaussian"]}, {"task": None}],
+    *[{"task": None, "networks": 2}, {"keep": "best", "evaluate": "last"}, {"methods": ["original", "own:mixup"]}],
+    *[{"methods": ["original", "own"]}, {"run": print, "measure": print}, {"run": print, "keep": "best"}],
+    *[{"follows": {"none": 1}}, {"follows": {"none": "original"}}, *({"candidates": each} for each in CANDIDATES)],
+]
+ARGUMENTS = [
+    *[{"workers": -1}, {"threads": 0}, {"runs": "3"}, {"seed": 0.5}, {"methods": "original,none"}],
+    {"study": "my_study.py"},
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"workers": -1}, "--workers: expected a whole number of at least 0; got -1"),
-        ({"threads": 0}, "--threads: expected a whole number of at least 1; got 0"),
-        ({"runs": "3"}, "--runs: expected a whole number of at least 1; got '3'"),
-        ({"seed": 0.5}, "--seed: expected a whole number from 0"),
-        ({"methods": "original,none"}, "got 'original,none'; write ['original', 'none']"),
-        ({"study": "my_study.py"}, "expected a lab.Study; got str; a file is for contdrop compare FILE"),
-    ],
-)
-def test_bad_arguments_get_one_line(tmp_path, options, message):
-    given = {"study": STUDY, "store": tmp_path / "runs.db", "workers": 0, "progress": False, **options}
-    assert message in refusal(lab.compare, **given)
+def test_bad_settings_and_arguments_get_one_line(refusals, tmp_path):
+    given = {"study": STUDY, "store": tmp_path / "runs.db", "workers": 0, "progress": False}
+    calls = [partial(lab.compare, **given | options) for options in ARGUMENTS]
+    refusals("refusals_of_studies", [partial(STUDY.replace, **change) for change in SETTINGS] + calls)
 
 
 # ---- comparisons
@@ -161,12 +124,6 @@ def test_the_reference_is_the_one_that_was_asked_for(tmp_path):
     assert result.results.reference == "bernoulli:match"
 
 
-def test_metric_to_be_maximised_has_the_highest_as_its_winner():
-    values = {"a": [0.5, 0.51, 0.5, 0.52, 0.5, 0.51], "b": [0.6, 0.62, 0.6, 0.63, 0.61, 0.6]}
-    lower, higher = (lab.analyze(values, better=way, metric="share").verdict.headline for way in ("lower", "higher"))
-    assert (lower, higher) == ("A is better than b, by 0.103.", "A is worse than b, by 0.103.")
-
-
 def test_a_candidate_of_two_methods_is_trained_once():
     both = ["gaussian:sigma=0.2", "gaussian:sigma=0.4"]
     methods = ["original", "gaussian", "gaussian:sigma=0.3"]
@@ -210,13 +167,6 @@ def test_what_is_no_number_on_test_data_is_left_out_unless_it_decides(tmp_path):
     assert {job.error for job in first} == {"diverged: the test share is nan"}
     message = "the auroc of all 10 test examples is not a number, because they are of one class"
     assert message in refusal(compare, tmp_path, name="area", metric="auroc", **options)
-
-
-def test_more_runs_are_added(tmp_path):
-    first = compare(tmp_path, runs=2).results.errors()["none"]
-    more = compare(tmp_path, runs=2, options={"runs": 3}).results.errors()["none"]
-    assert {run: more[run] for run in (0, 1)} == first
-    assert set(more) == {0, 1, 2}
 
 
 def test_finished_runs_are_done_again_only_if_asked(tmp_path):
@@ -297,7 +247,7 @@ def test_resumption_is_bit_exact_whatever_the_training(change):
     begun = [first.run_epoch()._replace(seconds=0.0)]
     second.restore(b"".join(first.state()))
     assert begun + list(epochs(second)) == expected
-    assert second.results()[0] == second.results()[0]
+    assert second.results()[0] == whole.results()[0]
 
 
 def test_patience_stops_early_and_the_best_model_counts(tmp_path):

@@ -61,7 +61,8 @@ class Affine(Configuration):
 
     def forward(self, model: nn.Module, batch: Any) -> Tensor:
         """Call the model with a batch, changed as drawn in training, else cropped in the middle."""
-        images = self.changed(batch[0], batch[1], _divisor(model)) if len(batch) == 3 else self.middle(batch[0])
+        divisors = (module.divisor for module in model.modules() if isinstance(module, Pixels))
+        images = self.changed(batch[0], batch[1], next(divisors, 255.0)) if len(batch) == 3 else self.middle(batch[0])
         result: Tensor = model(images)
         return result
 
@@ -93,14 +94,7 @@ class Pixels(nn.Module):
         self.divisor = divisor
 
     def forward(self, images: Tensor) -> Tensor:
-        if images.is_floating_point():
-            return images
-        return images.to(torch.float32).div_(self.divisor)
-
-
-def _divisor(model: nn.Module) -> float:
-    """Return what a model divides integer pixels by; 255 if it does not say."""
-    return next((module.divisor for module in model.modules() if isinstance(module, Pixels)), 255.0)
+        return images if images.is_floating_point() else images.to(torch.float32).div_(self.divisor)
 
 
 @dataclass(frozen=True)

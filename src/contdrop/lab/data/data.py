@@ -7,6 +7,7 @@ the same augmentation. A batch of arrays in memory is one ``index_select`` per t
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -133,12 +134,9 @@ class Part:
         seed: int | None = None,
         skip: int = 0,
     ) -> Iterator[Any]:
-        """Return the batches of an order.
+        """Return the batches of an order from :meth:`order`, without the ``skip`` that an interruption was after.
 
-        Args:
-            order: Batches from :meth:`order`.
-            seed: Seed of the epoch's augmentation; None transforms nothing.
-            skip: Number of batches to leave out, which were shown before an interruption.
+        ``seed`` is that of the epoch's augmentation.
         """
         transformed = seed is not None and self.name == "train" and self.loaders.maker.transform is not None
         if isinstance(self.source, Arrays) and self.loaders.maker.collate is None and not transformed:
@@ -159,17 +157,13 @@ class Part:
             return self.source.nest, None
         if share * sum(tensor.nbytes for tensor in self.source.tensors) > _COPIED_BYTES:
             return self.source.nest, self.positions
-        return _select(self.source.nest, self.positions), None
-
-
-def _select(nest: Any, indices: Tensor) -> Any:
-    return map_leaves(lambda leaf: leaf.index_select(0, indices), nest)
+        return next(_selected(self.source.nest, [self.positions])), None
 
 
 def _selected(nest: Any, batches: Iterable[Tensor]) -> Iterator[Any]:
     if type(nest) is tuple and all(isinstance(leaf, Tensor) for leaf in nest):  # no recursion in the hot loop
         return (tuple([leaf.index_select(0, indices) for leaf in nest]) for indices in batches)
-    return (_select(nest, indices) for indices in batches)
+    return (map_leaves(operator.methodcaller("index_select", 0, indices), nest) for indices in batches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,10 +240,6 @@ class PreparedData:
         """Return a part: drawn from the training data, or as given."""
         source = self.sources[name if positions is None else "train"]
         positions = np.arange(len(source)) if positions is None else positions
-        if not len(positions):
-            raise mistake(
-                f"data: {name}", "at least one example", "none", "give more data, or draw less for other parts"
-            )
         return Part(name, source, torch.from_numpy(positions), self.loaders)
 
 

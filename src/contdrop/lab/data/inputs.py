@@ -177,10 +177,8 @@ def check_alike(one: Examples, other: Examples, names: tuple[str, str]) -> None:
 def check_labels(part: Examples, name: str, task: str | None) -> None:
     """Raise an error if a label is missing, as far as labels are known without reading the items."""
     labels = part.labels
-    if task is None or not isinstance(labels, Tensor) or not labels.is_floating_point():
-        return
-    rows = bad_rows(labels)
-    if rows:
+    is_number = task is not None and isinstance(labels, Tensor) and labels.is_floating_point()
+    if is_number and (rows := bad_rows(labels)):
         got = f"nan or infinity in {len(rows)} of {len(labels)}, first in example {rows[0]}"
         raise mistake(f"data: {name}", "a finite label for every example", got, "leave those out")
 

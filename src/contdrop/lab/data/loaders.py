@@ -48,13 +48,6 @@ class Request:
     transformed: bool
 
 
-@dataclass(frozen=True)
-class _Failure:
-    """Message of an error in a loader process, as an exception would come back with its traceback as text."""
-
-    reason: str
-
-
 def requests(part: str, batches: Sequence[npt.NDArray[np.int64]], seed: int, *, transformed: bool) -> list[Request]:
     """Return a request per batch; positions that repeat in an epoch get other seeds each time."""
     if not batches:
@@ -100,8 +93,8 @@ class BatchBuilder:
         """Make a batch in a loader process."""
         try:
             return self._make(request)
-        except UserError as error:
-            return _Failure(str(error))
+        except UserError as error:  # raised here, it would come back with its traceback as text
+            return error
 
     def items(self, part: str, indices: Sequence[int]) -> list[Any]:
         """Return untransformed items, the same ones each time."""
@@ -109,7 +102,10 @@ class BatchBuilder:
             return [self._item(part, index, 0) for index in indices]
 
     def _item(self, part: str, index: int, seed: int) -> Any:
-        _seed_global(seed)
+        own = seed ^ _GLOBAL
+        torch.default_generator.manual_seed(own)
+        np.random.seed(own & 0xFFFFFFFF)
+        random.seed(own)
         with explained(f"data: item {index} of {part}"):
             return self.sources[part][index]
 
@@ -130,13 +126,6 @@ class BatchBuilder:
             batch = default_collate(items)
         # As arrays give it: default_collate makes lists of tuples.
         return tuple(batch) if type(items[0]) is tuple else batch
-
-
-def _seed_global(seed: int) -> None:
-    seed ^= _GLOBAL
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)
-    random.seed(seed)
 
 
 @contextlib.contextmanager
@@ -166,7 +155,7 @@ class Loaders:
         self, maker: BatchBuilder, count: int, own_order: Callable[[Any, torch.Generator], Any] | None
     ) -> None:
         self.maker, self._count, self.own_order = maker, count, own_order
-        self._idle: list[_Loader] = []
+        self._idle: list[tuple[list[Request], DataLoader[Any]]] = []
 
     def __reduce__(self) -> Any:
         return Loaders, (self.maker, self._count, self.own_order)
@@ -176,40 +165,35 @@ class Loaders:
         return self._loaded(wanted) if self._count else map(self.maker.make, wanted)
 
     def _loaded(self, wanted: Sequence[Request]) -> Iterator[Any]:
-        loader = self._idle.pop() if self._idle else _Loader(self.maker, self._count)
+        with _own_decisions():
+            queued, loader = idle = self._idle.pop() if self._idle else self._begun()
+            queued[:] = wanted
+            with children_allowed():
+                iterator = iter(loader)
         try:
-            for batch in loader.batches(wanted):
-                if isinstance(batch, _Failure):
-                    raise UserError(batch.reason)
+            for batch in iterator:
+                if isinstance(batch, UserError):
+                    raise batch
                 yield batch
         except (GeneratorExit, UserError):  # the next iteration discards pending batches
-            self._idle.append(loader)
+            self._idle.append(idle)
             raise
-        self._idle.append(loader)
+        self._idle.append(idle)
 
-
-class _Loader:
-    def __init__(self, maker: BatchBuilder, count: int) -> None:
-        # No cyclic references: queues must not be collected before the processes that use them.
-        self._wanted: list[Request] = []
-        with _own_decisions():
-            self._loader: DataLoader[Any] = DataLoader(
-                maker,  # type: ignore[arg-type]
-                batch_size=None,
-                sampler=self._wanted,
-                num_workers=count,
-                collate_fn=_unchanged,
-                generator=torch.Generator(),  # else torch draws from the masks' generator
-                persistent_workers=True,
-                multiprocessing_context=_START_METHOD,
-                worker_init_fn=functools.partial(_begin, threading.current_thread() is threading.main_thread()),
-            )
-
-    def batches(self, wanted: Sequence[Request]) -> Iterator[Any]:
-        self._wanted[:] = wanted
-        with _own_decisions(), children_allowed():
-            iterator = iter(self._loader)
-        yield from iterator
+    def _begun(self) -> tuple[list[Request], DataLoader[Any]]:
+        """Return a loader and the list of requests that it takes in each iteration."""
+        queued: list[Request] = []
+        return queued, DataLoader(
+            self.maker,  # type: ignore[arg-type]
+            batch_size=None,
+            sampler=queued,
+            num_workers=self._count,
+            collate_fn=_unchanged,
+            generator=torch.Generator(),  # else torch draws from the masks' generator
+            persistent_workers=True,
+            multiprocessing_context=_START_METHOD,
+            worker_init_fn=functools.partial(_begin, threading.current_thread() is threading.main_thread()),
+        )
 
 
 @contextlib.contextmanager

@@ -23,15 +23,10 @@ def is_amount(value: Any) -> bool:
 
 
 def count(amount: Any, available: int, name: str) -> int:
-    """Return the number of examples that a fraction or an integer means.
+    """Return the number of examples that an integer means, or a fraction, rounded (halves up) and at least 1.
 
     >>> count(0.25, 10, "test"), count(3, 10, "test")
     (3, 3)
-
-    Args:
-        amount: A fraction above 0 and below 1, rounded to whole examples (halves up) and to at least 1; or a number.
-        available: Number of examples.
-        name: Name of the argument, for the message.
     """
     is_bool = isinstance(amount, (bool, np.bool_))
     if isinstance(amount, numbers.Integral) and not is_bool:

@@ -31,7 +31,7 @@ from ..store.blobs import beside
 from ..store.schema import FAILED, FINISHED, SELECTION, Epoch
 from ..store.writer import Store
 from ..study import plan
-from ..study.study import Study, described_as
+from ..study.study import Study
 from ..training import random_streams
 from ..training.environment import machine, versions
 from ..training.job import JobSink
@@ -289,8 +289,7 @@ def ask(
                         yield Job(opened, job_id, job, variant)
 
 
-@described_as("around_ask")
-def around_ask(job: Job) -> float:
+def around_ask(job: Job) -> float:  # its name is a part of keys
     """Refuse to run: the function of a study whose jobs are handed out by :func:`ask`."""
     raise UserError(
         f"study {job.study.name!r}: expected the loop around lab.ask to run its jobs; got another caller; run that loop"

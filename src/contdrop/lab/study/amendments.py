@@ -140,10 +140,9 @@ def behaviour_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str |
     The data and each method's figures from the dry run are compared, or the statements of a custom loop. Unknown
     figures (None, or those of a new method) equal any.
     """
-    if before.get("data", now.get("data")) != now.get("data"):
-        return "its data are others"
-    if before.get("loop", now.get("loop")) != now.get("loop"):
-        return "the code of its loop is another"
+    for name, change in (("data", "its data are others"), ("loop", "the code of its loop is another")):
+        if before.get(name, now.get(name)) != now.get(name):
+            return change
     for label, figures in now.get("methods", {}).items():
         for name, new, old in zip(_FIGURES, figures, before.get("methods", {}).get(label, ())):
             if not _is_alike(new, old, _LOSS_TOLERANCE, 1e-6):

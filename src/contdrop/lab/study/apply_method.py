@@ -14,7 +14,7 @@ from torch import nn
 from ... import surgery
 from ..._text import plural, some_of
 from ..._torch.private import share_hooks
-from ...choices import Activation, Scale
+from ...choices import Scale
 from ...errors import UserError
 from ...laws import LAWS, Gaussian, Law, Uniform
 from ...surgery import Unreachable, linear_chains
@@ -23,7 +23,6 @@ from .labels import MATCH, ORIGINAL, OWN, REACH
 from .methods import Method, check_scale, masked_linear, noise_of, parse
 
 _NOWHERE = "no dropout layer was found to put it into"
-_UNTOUCHED = (ORIGINAL, OWN)
 _IN_CHAINS = ("adaptive", "adaptive-authors", "dropconnect", "dropconnect-authors", "fast")
 
 
@@ -32,44 +31,30 @@ class MethodReport:
     """Result of applying a method to a model."""
 
     changed: int  # number of dropout sites
-    sites: int  # number of all, counted in a pass if there was one, else layers and unreachable sites
+    sites: int  # number of all: dropout layers that draw, and unreachable sites
     unreachable: tuple[Unreachable, ...] = ()  # dropout that no method can change
     noise: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by layer: mean and relative variance
     notes: tuple[str, ...] = ()  # for readers of results, one sentence each
 
+    def __str__(self) -> str:
+        return "; ".join([f"{self.changed} of {plural(self.sites, 'dropout site')} changed", *self.notes])
 
-def apply(
-    method: Method | str,
-    model: nn.Module,
-    *,
-    scale: Scale = "inverted",
-    fallback: bool = False,
-    run: Callable[[], object] | None = None,
-) -> MethodReport:
+
+def apply(method: Method | str, model: nn.Module, *, scale: Scale = "inverted", fallback: bool = False) -> MethodReport:
     """Apply a method to a model in place; names, shapes, order and values of parameters are kept.
 
     Methods with a law, and ``none``, replace every dropout layer; see :func:`contdrop.swap_dropout`. ``adaptive``,
     ``dropconnect`` and ``fast`` need a linear layer, ReLU or sigmoid, and dropout in sequence (and a linear layer that
     reads the units, for ``fast``); other dropout layers are kept, with a note. ``match`` reaches a noise strength
     r = p / (1 - p) of 1/3 with the uniform law (p = 0.25), and of 0.66 with the clipped Gaussian (p = 0.396).
-
-    Args:
-        method: The method or its label.
-        model: The model.
-        scale: How masks are scaled.
-        fallback: Take N(1, r) unclipped, or U(0, 1), with a note, where ``match`` is out of reach, instead of an error.
-        run: Calls the model once with some input, to count the dropout that is drawn before and after.
-
-    Raises:
-        UserError: The method does not fit the model.
+    Out of reach it is an error or, with ``fallback``, N(1, r) unclipped or U(0, 1), with a note.
     """
     method = parse(method) if isinstance(method, str) else method
     check_scale(method, scale)
-    before = surgery.count_dropout_in(model, run) if run else None
     layers = [module for module in model.modules() if is_plain(module)]
     notes: list[str] = []
     try:
-        if method.name in _UNTOUCHED:
+        if method.name in (ORIGINAL, OWN):
             noise = _own_noise(model)
         elif method.name in _IN_CHAINS:
             noise = _apply_to_chains(method, model, scale, notes)
@@ -83,30 +68,24 @@ def apply(
     still_there = set(model.modules())
     changed = sum(layer not in still_there for layer in layers)
     kept = sum(layer in still_there and surgery.noise(layer).variance > 0 for layer in layers)
-    sites = changed + kept + len(left)
-    if before is not None and run is not None:
-        changed, sites = surgery.changed(before, surgery.count_dropout_in(model, run))
-        changed = 0 if method.name in _UNTOUCHED else changed
-    return MethodReport(changed, sites, left, noise, tuple(notes))
+    return MethodReport(changed, changed + kept + len(left), left, noise, tuple(notes))
 
 
 def _swap(
     method: Method, model: nn.Module, scale: Scale, fallback: bool, notes: list[str]
 ) -> dict[str, dict[str, float]]:
-    law: Any = None if method == Method("none") else method.law
+    law = None if method == Method("none") else method.law
     if not any(is_plain(module) or isinstance(module, ALPHA) for module in model.modules()):
         notes.append(_NOWHERE)
         return {}
-    if method.word == MATCH:
-        beyond: dict[float, list[str]] = {}
-        swap = surgery.swap_dropout(model, _matching(method, fallback, beyond), scale=scale)
-        for r, names in beyond.items():
-            instead = f"a clipped Gaussian: N(1, {r:.3g}) is there, unclipped"
-            if method.name == "uniform":
-                instead = "a uniform law: U(0, 1) is there, of strength 0.333; its control is bernoulli-matched:uniform"
-            notes.append(f"at {some_of(names)} the noise strength {r:.3g} is beyond {instead}")
-    else:
-        swap = surgery.swap_dropout(model, law, scale=scale)
+    beyond: dict[float, list[str]] = {}
+    chosen = _matching(method, fallback, beyond) if method.word == MATCH else law
+    swap = surgery.swap_dropout(model, chosen, scale=scale)
+    for r, names in beyond.items():
+        instead = f"a clipped Gaussian: N(1, {r:.3g}) is there, unclipped"
+        if method.name == "uniform":
+            instead = "a uniform law: U(0, 1) is there, of strength 0.333; its control is bernoulli-matched:uniform"
+        notes.append(f"at {some_of(names)} the noise strength {r:.3g} is beyond {instead}")
     if not swap.replaced:
         notes.append(_NOWHERE)
     off = [name for name, each in swap.replaced.items() if law is not None and surgery.noise(each.old).variance == 0]
@@ -150,22 +129,24 @@ def _matching(method: Method, fallback: bool, beyond: dict[float, list[str]]) ->
 
 def _apply_to_chains(method: Method, model: nn.Module, scale: Scale, notes: list[str]) -> dict[str, dict[str, float]]:
     found = linear_chains.find(model)
-    found.misfits.update(
-        {name: reason for name, around in found.chains.items() if (reason := _misfit(method, around, found))}
-    )
-    fitting = {name: around for name, around in found.chains.items() if name not in found.misfits}
+    unfit = {name: reason for name, around in found.chains.items() if (reason := _misfit(method, around, found))}
+    misfits = {**found.misfits, **unfit}
+    fitting = {name: around for name, around in found.chains.items() if name not in misfits}
     if not fitting:
-        reasons = "; ".join(f"{name}: {why}" for name, why in list(found.misfits.items())[:3])
+        reasons = "; ".join(f"{name}: {why}" for name, why in list(misfits.items())[:3])
         raise UserError(
             f"{method}: expected a linear layer, ReLU or sigmoid, and dropout that follow each other, got a model "
             f"without ({reasons or 'it has no dropout layer'}); leave the method out"
         )
-    if found.misfits:
-        notes.append(f"left as they were, as {method.name} does not fit: {some_of(found.misfits)}")
+    if misfits:
+        notes.append(f"left as they were, as {method.name} does not fit: {some_of(misfits)}")
     for chain in (chain for around in fitting.values() for chain in around):
-        place = chain.reader if method.name == "fast" else chain.linear
-        assert isinstance(place, nn.Linear)
-        _replace(model, place, _linear(method, place, chain.activation, scale))
+        old = chain.reader if method.name == "fast" else chain.linear
+        assert isinstance(old, nn.Linear)
+        sizes = {"in_features": old.in_features, "out_features": old.out_features, "bias": old.bias is not None}
+        new = masked_linear(method, chain.activation, scale, **sizes, device="meta")  # its parameters are not used
+        new.weight, new.bias = old.weight, old.bias
+        _replace(model, old, new)
         if method.name != "fast" and chain.layer is not None:
             # The activation is inside of the new layer. ReLU again changes nothing, but must not write into its input.
             _replace(model, chain.layer, nn.ReLU() if chain.activation == "relu" else nn.Identity())
@@ -186,19 +167,10 @@ def _misfit(method: Method, around: list[linear_chains.Chain], found: linear_cha
     return ""
 
 
-def _linear(method: Method, old: nn.Linear, activation: Activation, scale: Scale) -> nn.Linear:
-    """Return a linear layer with the method and with the parameters of the old one."""
-    sizes = {"in_features": old.in_features, "out_features": old.out_features, "bias": old.bias is not None}
-    new = masked_linear(method, activation, scale, **sizes, device="meta")  # its own parameters are not used
-    new.weight, new.bias = old.weight, old.bias
-    return new
-
-
 def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
     """Replace a module wherever it occurs in a model."""
     share_hooks(old, new)
     new.training = old.training
-    for parent in list(model.modules()):
-        for key, child in list(parent.named_modules(remove_duplicate=False)):
-            if child is old and key and "." not in key:
-                setattr(parent, key, new)
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if module is old:
+            model.set_submodule(name, new)

@@ -1,7 +1,4 @@
-"""Dry run of a study: two steps of every method, whose results are discarded.
-
-Errors are one line with the method and, where known, the line of the user's code.
-"""
+"""Dry run of a study: two steps of every method, whose results are discarded; errors name the method and the line."""
 
 from __future__ import annotations
 
@@ -31,6 +28,7 @@ from .study import Study
 from .user_errors import explained, printable_error
 
 _STEPS = 2
+_INDEPENDENT = "no parameter gets a gradient; the loss does not depend on the model"
 _SCHEDULED = 1000  # learning rates that are compared
 _ROUNDING = 1e-5  # between losses that are computed twice on one processor
 
@@ -41,7 +39,7 @@ class DryRunReport:
 
     steps_per_epoch: int  # optimizer steps, in a final run
     parameters: int  # of the model
-    sizes: tuple[int, int, int]  # examples to train, validate and test on
+    sizes: tuple[int, ...]  # examples to train, validate and test on
     peak_memory: float = 0.0  # bytes of this process
     sites: dict[str, str] = field(default_factory=dict)  # by method: dropout sites that it changed or could not reach
     memory: dict[str, int] = field(default_factory=dict)  # by method: bytes that a step holds, where known
@@ -52,16 +50,9 @@ class DryRunReport:
 def dry_run(
     jobs: Sequence[plan.PlannedJob], prepared: PreparedData, *, device: str = "cpu", known_data: str | None = None
 ) -> DryRunReport:
-    """Train two steps of each method of these jobs of one study.
+    """Train two steps of each method of these jobs of one study; raise an error if it would fail in training.
 
-    Args:
-        jobs: Jobs of one study plan.
-        prepared: The study's data.
-        device: Device to train on.
-        known_data: Fingerprint of the data in an earlier invocation; if equal, data() is not called a second time.
-
-    Raises:
-        UserError: The study would fail in training.
+    If ``known_data`` is the fingerprint of the data, as in an earlier invocation, data() is not called a second time.
     """
     protocol = jobs[0].protocol
     study = protocol.study
@@ -69,31 +60,31 @@ def dry_run(
         _check_data(study, prepared)
     chosen = {source: variants[0] for source, variants in study.selection.candidates.items()}
     planned = dict.fromkeys((job.stage, job.method) for job in jobs)
-    finals, candidates = (
-        [plan.PlannedJob(protocol, stage, label, 0) for stage, label in planned if stage == wanted]
-        for wanted in (FINAL, SELECTION)
-    )
+    firsts = [plan.PlannedJob(protocol, stage, label, 0) for stage, label in planned]
+    finals = [job for job in firsts if job.stage == FINAL]
     model = _Trial(finals[0], prepared, device, chosen).check()
     found = {job.method: _Trial(job, prepared, device, chosen).run() for job in finals}
-    for job in candidates:
-        _Trial(job, prepared, device, chosen).run()
+    for job in firsts:
+        if job.stage == SELECTION:
+            _Trial(job, prepared, device, chosen).run()
     _check_sites(study, [trial.applied for trial in found.values()])
     _check_weights(study, {label: trial.weights for label, trial in found.items()}, model.weights)
-    first, peak = found[finals[0].method], peak_memory()
+    peak = peak_memory()
     resumption = _resumption_warnings(lambda: Trainer(finals[0], finals[0].variant(chosen), prepared, device))
     warnings = [*model.warnings, *resumption, *(each for trial in found.values() for each in trial.warnings)]
-    sites = {
-        label: "; ".join([f"{each.changed} of {plural(each.sites, 'dropout site')} changed", *each.notes])
-        for label, each in ((label, trial.applied) for label, trial in found.items())
-        if each
-    }
-    memory = {label: trial.memory for label, trial in found.items() if trial.memory}
     behaviour = {
         "data": prepared.fingerprint,
         "methods": {label: trial.figures for label, trial in found.items()},
         "settings": {label: trial.settings for label, trial in found.items()},
     }
-    return DryRunReport(*first.extent, peak, sites, memory, tuple(dict.fromkeys(warnings)), behaviour)
+    return DryRunReport(
+        *model.extent,
+        peak,
+        {label: str(trial.applied) for label, trial in found.items() if trial.applied},
+        {label: trial.memory for label, trial in found.items() if trial.memory},
+        tuple(dict.fromkeys(warnings)),
+        behaviour,
+    )
 
 
 def _check_data(study: Study, prepared: PreparedData) -> None:
@@ -136,22 +127,19 @@ def _check_weights(study: Study, weights: Mapping[str, str], initial: str) -> No
 class _Trial:
     """A training that is used for a few steps and dropped; what it has shown stays."""
 
-    weights: str  # fingerprint of the initial ones
-    figures: list[float | None]  # losses and gradients in turn; None for one that is beyond the numbers of float16
-    extent: tuple[int, int, tuple[int, int, int]]  # steps per epoch, parameters, examples to train, validate, test on
-    memory: int
-    applied: MethodReport | None
-    warnings: list[str]
-    settings: dict[str, list[float | None]]  # what losses and gradients of the first steps do not show
-
     def __init__(self, job: plan.PlannedJob, prepared: PreparedData, device: str, chosen: Mapping[str, str]) -> None:
         self.study, self.prepared = job.protocol.study, prepared
         what = job.method if job.stage == FINAL else f"candidate {job.method}"
         self.where = f"study {self.study.name!r}, {what}"
         with explained(f"{self.where}: model()", self.study.model):
-            self.training = Trainer(job, job.variant(chosen), prepared, device)
-        self.weights, self.applied = self.training.fingerprints["initial weights"], self.training.built.applied
-        self.warnings = []
+            self.training = training = Trainer(job, job.variant(chosen), prepared, device)
+        self.weights, self.applied = training.fingerprints["initial weights"], training.built.applied
+        parameters = sum(p.numel() for p in training.network.parameters())
+        self.extent = training.steps_per_epoch, parameters, tuple(training.parts.sizes.values())
+        self.memory = 0
+        self.warnings: list[str] = []
+        self.figures: list[float | None] = []  # losses and gradients in turn; None beyond the numbers of float16
+        self.settings: dict[str, list[float | None]] = {}  # not shown by losses and gradients of the first steps
 
     def check(self) -> _Trial:
         """Look for common mistakes in the model's outputs, the optimizer, and the data."""
@@ -166,7 +154,8 @@ class _Trial:
                     "out"
                 ) from error
         self.warnings += common_mistakes.check_optimizer(training, self.where)
-        self.warnings += common_mistakes.check_first_batch(training, self._batches(1)[0], self.prepared, self.where)
+        (batch,) = self._batches(training.order(0)[:1])
+        self.warnings += common_mistakes.check_first_batch(training, batch, self.prepared, self.where)
         self.warnings += filter(None, [common_mistakes.missing_values(self.prepared)])
         del self.training
         return self
@@ -174,61 +163,55 @@ class _Trial:
     def run(self) -> _Trial:
         """Take the first steps, and evaluate."""
         training, parts = self.training, self.training.parts
+        is_final = training.job.stage == FINAL
         torch.manual_seed(0)
         training.network.train()
-        batches = self._batches(_STEPS)
-        steps = [self._step(batch) for batch in batches]
+        batches = self._batches(training.order(0)[:_STEPS])
+        kept = max([self._step(batch) for batch in batches])
+        self.memory = _memory(training) + kept if kept else 0
         self._try_smallest(len(batches))
         self.settings = {"optimizer": _hyperparameters(training), "learning rates": _learning_rates(training)}
-        for part in (parts.validation, parts.test) if training.job.stage == FINAL else (parts.validation,):
+        for part in (parts.validation, parts.test) if is_final else (parts.validation,):
             self._evaluate(part)
-        if self.study.measure and training.job.stage == FINAL:
+        if self.study.measure and is_final:
             self._measure()
-        self.figures = [figure for _, *step in steps for figure in step]
-        sizes = (len(parts.train), len(parts.validation), len(parts.test))
-        self.extent = training.steps_per_epoch, sum(p.numel() for p in training.network.parameters()), sizes
-        kept = max(saved for saved, *_ in steps)
-        self.memory = _memory(training) + kept if kept else 0
         del self.training
         return self
 
-    def _batches(self, number: int) -> list[Any]:
+    def _batches(self, order: Sequence[Any]) -> list[Any]:
         with explained(f"{self.where}: batches"):
-            batches = list(self.training.parts.train.batches(self.training.order(0)[:number], seed=0))
-        return [to_device(batch, self.training.device) for batch in batches]
+            return _shown(self.training, order)
 
-    def _step(self, batch: Any) -> tuple[int, float, float | None]:
-        """Take a step; return the bytes that backward keeps, the loss, and the norm of the gradient."""
+    def _step(self, batch: Any) -> int:
+        """Take a step, keep its loss and the norm of its gradient, and return the bytes that backward keeps."""
         training = self.training
         with explained(f"{self.where}: training step"):
             with _counting(training) as saved:
                 loss, _ = training.batch_loss(batch)
             self._check_loss(loss)
             training.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        wanted = [(name, p) for name, p in training.first.named_parameters() if p.requires_grad]
-        missing = [name for name, p in wanted if p.grad is None]
-        if len(missing) == len(wanted):
-            raise self._independent()
+        gradients = {name: p.grad for name, p in training.first.named_parameters() if p.requires_grad}
+        missing = [name for name, gradient in gradients.items() if gradient is None]
+        if len(missing) == len(gradients):
+            raise UserError(f"{self.where}: {_INDEPENDENT}")
         if missing and not self.warnings:
             self.warnings.append(f"no gradient reaches {some_of(missing, 3)}")
-        squares = sum(float(p.grad.double().pow(2).sum()) for _, p in wanted if p.grad is not None)
+        squares = sum(float(each.double().pow(2).sum()) for each in gradients.values() if each is not None)
         norm = math.sqrt(squares) / training.scaler.get_scale()
         with explained(f"{self.where}: optimizer step"):
             training.update()
-        return sum(saved.values()), round(float(loss.detach()), 7), round(norm, 7) if math.isfinite(norm) else None
+        self.figures += [round(float(loss.detach()), 7), round(norm, 7) if math.isfinite(norm) else None]
+        return sum(saved.values())
 
     def _check_loss(self, loss: Any) -> None:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             got = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise UserError(f"{self.where}: expected the loss to be one number, a mean over the batch; got {got}")
         if not loss.requires_grad:
-            raise self._independent()
+            raise UserError(f"{self.where}: {_INDEPENDENT}")
         if not torch.isfinite(loss):
             reason = common_mistakes.missing_values(self.prepared) or "check data, model and loss"
             raise UserError(f"{self.where}: the loss of the first batch is {float(loss.detach())}; {reason}")
-
-    def _independent(self) -> UserError:
-        return UserError(f"{self.where}: no parameter gets a gradient; the loss does not depend on the model")
 
     def _try_smallest(self, tried: int) -> None:
         """Try the smallest batch of a pass: batch normalization cannot take a single example."""
@@ -237,16 +220,13 @@ class _Trial:
         smallest = min(order, key=len)
         if len(smallest) >= min(map(len, order[:tried])):
             return
-        (batch,) = training.parts.train.batches([smallest], seed=0)
+        (batch,) = _shown(training, [smallest])
         what = f"training step with the {plural(len(smallest), 'example')} of a pass's smallest batch"
         with explained(f"{self.where}: {what} (another batch_size has others)"), torch.no_grad():
-            training.batch_loss(to_device(batch, training.device))
+            training.batch_loss(batch)
 
     def _evaluate(self, part: Part) -> None:
-        """Evaluate one batch of a part as the end of a training does.
-
-        All of the part is evaluated where a batch is too little, such as examples of a single class for an AUROC.
-        """
+        """Evaluate one batch of a part, or all of it where that is too little, such as one class for an AUROC."""
         training = self.training
         shape = common_mistakes.other_shape(self.prepared, part.name)
         with explained(f"{self.where}: evaluation of {part.name} data{shape}"), torch.no_grad():
@@ -285,6 +265,11 @@ class _Trial:
         self.settings["measure"] = [_finite(each) for _, each in sorted({**numbers, **means}.items())]
 
 
+def _shown(training: Trainer, order: Sequence[Any]) -> list[Any]:
+    """Return batches of the first pass on the training's device."""
+    return [to_device(batch, training.device) for batch in training.parts.train.batches(order, seed=0)]
+
+
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -313,21 +298,20 @@ def _resumption_warnings(begin: Callable[[], Trainer]) -> list[str]:
     one, other = begin(), begin()
     if one.seconds_to_save or one.settings.compile:
         return []
-    batch = to_device(next(iter(one.parts.train.batches(one.order(0)[:1], seed=0))), one.device)
+    (batch,) = _shown(one, one.order(0)[:1])
     try:
         _losses(one, batch)
         other.restore(b"".join(one.state()))
         whole, resumed = _losses(one, batch), _losses(other, batch)
     except Exception as error:
         return [f"a training cannot be saved and resumed: {printable_error(error)}"]
-    for expected, found in zip(whole, resumed):
-        both_diverge = math.isnan(expected) and math.isnan(found)
-        if not both_diverge and not math.isclose(expected, found, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
-            return [
-                f"an interrupted training would go on otherwise: restored from its checkpoint, the model has a loss of "
-                f"{found:.6g}, not {expected:.6g}; keep what it counts or averages in buffers (register_buffer)"
-            ]
-    return []
+    differ = ~np.isclose(resumed, whole, rtol=_ROUNDING, atol=_ROUNDING, equal_nan=True)
+    return [
+        f"an interrupted training would go on otherwise: restored from its checkpoint, the model has a loss of "
+        f"{found:.6g}, not {expected:.6g}; keep what it counts or averages in buffers (register_buffer)"
+        for found, expected, is_other in zip(resumed, whole, differ)
+        if is_other
+    ][:1]
 
 
 def _losses(training: Trainer, batch: Any) -> tuple[float, float]:

@@ -1,10 +1,5 @@
 """Dropout methods by name, and the layers that they build.
 
-A method has a text form that parses back; missing parameters take their default::
-
-    >>> str(parse("gaussian:sigma=0.3")), str(parse("adaptive"))
-    ('gaussian:sigma=0.3', 'adaptive:alpha=1,beta=0')
-
 ===================  ==================  ==============================================================================
 name                 parameters          effect on a hidden layer
 ===================  ==================  ==============================================================================
@@ -29,23 +24,20 @@ Those of the authors are what their MNIST code does; see docs/deviations.md. ``g
 take the word ``match`` too: each dropout layer of a model gets a law of its own noise strength, so that only the shape
 of the mask differs; see :mod:`contdrop.lab.study.apply_method`.
 
-``r`` is the relative variance Var(m) / E[m]^2, the strength of the noise. The mean of such a law is 1 / (1 + r), that
-of the Bernoulli law of this strength, so ``bernoulli:r=0.3``, ``gaussian:r=0.3`` and ``uniform:r=0.3`` differ in shape
-alone. The uniform law reaches 1/3, the clipped Gaussian 0.66. ``variance`` may stand for ``sigma``: the variance before
-clipping. The defaults are the values that the paper uses on ILSVRC.
+``r`` is the relative variance Var(m) / E[m]^2, the strength of the noise, of a law with mean 1 / (1 + r), that of the
+Bernoulli law of this strength. The uniform law reaches 1/3, the clipped Gaussian 0.66. ``variance`` may stand for
+``sigma``: the variance before clipping. The defaults are the values that the paper uses on ILSVRC.
 
-With ``scale="paper"``, bernoulli, uniform, gaussian, normal, bernoulli-matched and fast multiply by m in training and
-by E[m] in evaluation; with "inverted" by m / E[m] and by 1. The same holds for the weights' and biases' masks of
-dropconnect, which evaluates the expected activation of a Gaussian pre-activation, and for the weights' masks of
-dropconnect-authors. Standout and ``none`` are not rescaled. The mean of an unscaled mask changes the steps of the next
-layer's weights, so ``none:mean=0.5`` is the control of masks of mean 0.5.
+With ``scale="paper"`` laws multiply by m in training and by E[m] in evaluation; with "inverted" by m / E[m] and by 1.
+So do the weights' and biases' masks of dropconnect, which evaluates the expected activation of a Gaussian
+pre-activation, and the weights' masks of dropconnect-authors. Standout and ``none`` are not rescaled. The mean of an
+unscaled mask changes the steps of the next layer's weights, so ``none:mean=0.5`` is the control of masks of mean 0.5.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -55,7 +47,7 @@ from torch import Tensor, nn
 from ..._torch.checks import check_choice
 from ...choices import Activation, Scale
 from ...errors import UserError, mistake
-from ...laws import Bernoulli, Gaussian, Law, Uniform
+from ...laws import LAWS, Bernoulli, Gaussian, Law, Uniform
 from ...nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
 from . import labels
 from .labels import MATCH, ORIGINAL, OWN, Label
@@ -77,24 +69,24 @@ class Method(Label):
 
         For dropconnect it is the law of a weight, for fast the one integrated out, for none a constant.
         """
-        if self.follows_the_model:
+        given = dict(self.parameters)
+        if self.follows_the_model or self.name.startswith("adaptive"):
             return None
-        match self.name, dict(self.parameters):
-            case "none", parameters:
-                return Bernoulli(keep=1.0, value=parameters.get("mean", 1.0))
-            case "normal", {"r": r}:
-                return Gaussian.from_variance(r, mu=1.0, low=-math.inf, high=math.inf)
-            case name, {"r": r}:
-                return _SHAPES[name](Bernoulli(keep=1 / (1 + r)))
-            case "uniform", _:
-                return Uniform()
-            case _, {"keep": keep}:
-                return Bernoulli(keep=keep)
-            case "gaussian", strength:
-                return _gaussian(strength)
-            case "bernoulli-matched", strength:
-                return Bernoulli.matching(Uniform() if self.word else _gaussian(strength))
-        return None
+        if self.name == "none":
+            return Bernoulli(keep=1.0, value=given.get("mean", 1.0))
+        if self.name == "normal":
+            return Gaussian.from_variance(given["r"], mu=1.0, low=-math.inf, high=math.inf)
+        if "keep" in given:
+            return Bernoulli(keep=given["keep"])
+        if "r" in given:
+            family: Any = LAWS[self.name]
+            matched: Law = family.matching(Bernoulli(keep=1 / (1 + given["r"])))
+            return matched
+        if "uniform" in (self.name, self.word):
+            law: Law = Uniform()
+        else:
+            law = Gaussian.from_variance(**given) if "variance" in given else Gaussian(**given)
+        return Bernoulli.matching(law) if self.name == "bernoulli-matched" else law
 
     @property
     def follows_the_model(self) -> bool:
@@ -202,14 +194,3 @@ def _law_of(method: Method) -> Law:
     law = method.law
     assert law is not None, f"{method} has no law of its own"
     return law
-
-
-_SHAPES: dict[str, Callable[[Law], Law]] = {
-    "bernoulli": Bernoulli.matching,
-    "uniform": Uniform.matching,
-    "gaussian": Gaussian.matching,
-}
-
-
-def _gaussian(strength: dict[str, float]) -> Gaussian:
-    return Gaussian.from_variance(**strength) if "variance" in strength else Gaussian(**strength)

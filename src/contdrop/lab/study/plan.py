@@ -172,9 +172,8 @@ def plan(
     size = study.presets.get(preset)
     if size is None:
         raise mistake("--preset", f"{' or '.join(study.presets)} for {study.name}", repr(preset))
-    given = {name: value for name, value in (("runs", runs), ("epochs", epochs), ("seed", seed)) if value is not None}
-    for name, value in given.items():
-        if expected := wrong_value(name, value):
+    for name, value in (("runs", runs), ("epochs", epochs), ("seed", seed)):
+        if value is not None and (expected := wrong_value(name, value)):
             raise mistake(f"--{name}", expected, repr(value))
     seed = study.seed if seed is None else seed
     total = epochs or size.epochs
@@ -194,18 +193,12 @@ def plan(
 
 
 def is_in(job: PlannedJob, shard: tuple[int, int] | None) -> bool:
-    """Return True if a shard has this job: whole runs, and in every shard the selection.
-
-    Shard 0 is the selection alone.
-    """
+    """Return True if a shard has a job: whole runs, and in every shard the selection, which is all of shard 0."""
     return shard is None or job.stage == SELECTION or job.run % shard[1] == shard[0] - 1
 
 
 def add_plan(store: Store, jobs: Sequence[PlannedJob], **described: Any) -> dict[int, PlannedJob]:
-    """Add the jobs of one study plan to a store and return all by their ids in it.
-
-    ``described`` is added to the study plan's own description, for reports.
-    """
+    """Add the jobs of one study plan to a store, with its texts and ``described``; return all by their ids in it."""
     protocol = jobs[0].protocol
     names = ("key", "stage", "method", "run", "epochs", "configuration")
     rows = [{name: getattr(job, name) for name in names} for job in jobs]
@@ -233,24 +226,19 @@ def _labels(study: Study, labels: Iterable[str] | None) -> list[str]:
     chosen = [label.strip() for label in labels]
     if not chosen or not all(chosen):
         raise UserError(f"--methods: expected names separated by commas, such as none,{study.reference}")
-    # Labels that are not the study's are normalized, so that no network is trained twice.
-    chosen = [label if label in study.methods else _canonical(label) for label in chosen]
-    for label in chosen:
-        if chosen.count(label) > 1:
-            raise mistake("--methods", "each method once", f"{label!r} twice")
     variants: dict[str, str] = {}
-    for label in chosen:
+    for place, label in enumerate(chosen):
+        if label not in study.methods:  # it is written in one way, so that no network is trained twice
+            method = methods.parse(label)
+            if method.name == OWN:
+                raise UserError(
+                    f"--methods: {label} is not a method of the study; name it in methods=, where model or run know it"
+                )
+            chosen[place] = label = str(method) if ":" in label else method.name
+        if label in chosen[:place]:
+            raise mistake("--methods", "each method once", f"{label!r} twice")
         if study.selected_label(label) is None:
             same = variants.setdefault(str(methods.parse(label)), label)
             if same != label:
                 raise UserError(f"--methods: {same} and {label} are the same method; leave one out")
     return chosen
-
-
-def _canonical(label: str) -> str:
-    method = methods.parse(label)
-    if method.name == OWN:
-        raise UserError(
-            f"--methods: {label} is not a method of the study; name it in methods=, where model or run know it"
-        )
-    return str(method) if ":" in label else method.name

@@ -24,20 +24,17 @@ def decide(
     The best mean validation value of the final models over the selection's runs wins; then the lowest validation loss;
     then the candidate named first. A candidate that failed in any run cannot be selected.
     """
-    found: dict[str, list[JobRecord]] = {variant: [] for variant in candidates}
-    for job in sorted(jobs, key=lambda job: job.run):
-        if job.stage == SELECTION and job.method in found and job.run < runs:
-            found[job.method].append(job)
+    relevant = sorted((job for job in jobs if job.stage == SELECTION and job.run < runs), key=lambda job: job.run)
+    found = {variant: [job for job in relevant if job.method == variant] for variant in candidates}
     if any(sum(job.status in (FINISHED, FAILED) for job in trained) < runs for trained in found.values()):
         return None
     scores = {variant: _score(trained) for variant, trained in found.items()}
     order = _ranked({variant: score for variant, score in scores.items() if "failed" not in score}, measure)
-    if order:
-        value = measure.value(scores[order[0]]["val_error"])
-        reason = f"{measure.best} validation {measure.name} of {len(candidates)} candidates: {value}"
-    else:
-        reason = "every candidate failed"
-    return SelectionRecord(protocol, label, order[0] if order else None, reason, scores, time.time())
+    if not order:
+        return SelectionRecord(protocol, label, None, "every candidate failed", scores, time.time())
+    value = measure.value(scores[order[0]]["val_error"])
+    reason = f"{measure.best} validation {measure.name} of {len(candidates)} candidates: {value}"
+    return SelectionRecord(protocol, label, order[0], reason, scores, time.time())
 
 
 def _ranked(scores: Mapping[str, Any], measure: Measure) -> list[str]:

@@ -116,10 +116,7 @@ def load_file(path: pathlib.Path) -> Study:
 
 
 def _keep_importable(directory: str) -> None:
-    """Make a directory importable, before installed packages and behind the standard library.
-
-    A user's file may have the name of a standard module, which must not be shadowed.
-    """
+    """Make a directory importable, before installed packages and behind the standard library, not to hide it."""
     if directory not in sys.path:
         packages = ("site-packages", "dist-packages")
         installed = (place for place, each in enumerate(sys.path) if pathlib.Path(each).name in packages)

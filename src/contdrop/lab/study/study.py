@@ -1,24 +1,14 @@
-"""The settings of a study: data, model, methods, training and metric.
-
-Everything beyond name, data and model has a default::
-
-    def data():
-        return lab.Data(train=(x, y), test=(x_test, y_test))
-
-    def model():
-        return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 3))
-
-    study = lab.Study("my-study", data, model, epochs=20, runs=10)
-"""
+"""The settings of a study: data, model, methods, training and metric; all but name, data and model have a default."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -41,7 +31,6 @@ Precision = Literal["float32", "bfloat16", "float16"]
 Keep = Literal["last", "best"]
 Weights = Literal["none", "last"]
 Period = Literal["step", "epoch"]
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # The default methods: the unchanged model, no dropout, and each shape of noise at the strength of the model's own
 # layers. "original" and "bernoulli:match" differ in their random numbers alone, which checks the lab itself.
@@ -55,18 +44,8 @@ class Configuration:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the kind and all fields as JSON types; functions by their names."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        return {"kind": self.kind, **{name: describe(value) for name, value in values.items()}}
-
-
-def described_as(name: str) -> Callable[[_Function], _Function]:
-    """Fix the name under which keys hash a function of this package, so that it can be renamed."""
-
-    def fix(function: _Function) -> _Function:
-        function.described_as = name  # type: ignore[attr-defined]
-        return function
-
-    return fix
+        names = [each.name for each in fields(self)]  # type: ignore[arg-type]
+        return {"kind": self.kind, **{name: describe(getattr(self, name)) for name in names}}
 
 
 def is_integer_at_least(value: Any, least: int) -> bool:
@@ -245,8 +224,7 @@ class Study:
     @property
     def presets(self) -> Mapping[str, Size]:
         """Sizes by name; a study without any has its own."""
-        own = Size(self.runs, self.epochs, self.selection.runs, self.selection.epochs)
-        return self.sizes or {ONLY_SIZE: own}
+        return self.sizes or {ONLY_SIZE: Size(self.runs, self.epochs, self.selection.runs, self.selection.epochs)}
 
     @property
     def default_preset(self) -> str:
@@ -318,25 +296,20 @@ def describe(thing: Any) -> Any:
     if isinstance(owner, Configuration):
         return owner.as_dict()
     if callable(thing):
-        return getattr(thing, "described_as", getattr(thing, "__qualname__", type(thing).__qualname__))
+        return getattr(thing, "__qualname__", type(thing).__qualname__)
     return [describe(each) for each in thing] if isinstance(thing, tuple) else thing
 
 
-def _listed(values: Sequence[Any]) -> str:
-    return ", ".join(map(repr, values))
-
-
 def _one_of(*choices: Any) -> _Rule:
-    return f"one of {_listed(choices)}", lambda value: value in choices
-
-
-def _is_count(value: Any) -> bool:
-    return is_integer_at_least(value, 1)
+    return f"one of {', '.join(map(repr, choices))}", lambda value: value in choices
 
 
 _Rule = tuple[str, Callable[[Any], bool]]  # what is expected of a setting, and a test of it
-_COUNT: _Rule = ("a whole number of at least 1", _is_count)
+_COUNT: _Rule = ("a whole number of at least 1", functools.partial(is_integer_at_least, least=1))
+_POSITIVE: _Rule = ("a number above 0, or None", lambda v: isinstance(v, (int, float)) and 0 < v < float("inf"))
 _FUNCTIONS = ("data", "model", "forward", "loss", "optimizer", "scheduler", "measure", "run")
+_OPTIONAL_COUNTS = ("steps", "epoch_steps", "patience", "evaluation_batch_size", "selection.epochs")
+_UNLESS_NONE = {*_FUNCTIONS, *_OPTIONAL_COUNTS, "clip", "margin"}
 _RULES: dict[str, _Rule] = {
     "task": _one_of(*get_args(Task), None),
     "precision": _one_of(*get_args(Precision)),
@@ -345,25 +318,18 @@ _RULES: dict[str, _Rule] = {
     "schedule_by": _one_of(*get_args(Period)),
     "scale": _one_of(*SCALES),
     "seed": ("a whole number from 0 to 2^63 - 1", lambda v: is_integer_at_least(v, 0) and v <= LARGEST_SEED),
-    "evaluate": ("'epoch', 'last' or a whole number", lambda v: v in ("epoch", "last") or _is_count(v)),
+    "evaluate": ("'epoch', 'last' or a whole number", lambda v: v in ("epoch", "last") or is_integer_at_least(v, 1)),
     **dict.fromkeys(("batch_size", "epochs", "runs", "accumulate", "threads", "selection.runs", "networks"), _COUNT),
-}
-_RULES_UNLESS_NONE: dict[str, _Rule] = {
-    **dict.fromkeys(("steps", "epoch_steps", "patience", "evaluation_batch_size", "selection.epochs"), _COUNT),
-    **dict.fromkeys(
-        ("clip", "margin"),
-        ("a number above 0, or None", lambda v: isinstance(v, (int, float)) and 0 < v < float("inf")),
-    ),
+    **dict.fromkeys(_OPTIONAL_COUNTS, _COUNT),
+    **dict.fromkeys(("clip", "margin"), _POSITIVE),
     **dict.fromkeys(_FUNCTIONS, ("a function", callable)),
 }
 
 
 def wrong_value(name: str, value: Any) -> str:
     """Return what is expected of a setting; empty if its value is that."""
-    if name in _RULES_UNLESS_NONE and value is None:
-        return ""
-    expected, holds = (_RULES | _RULES_UNLESS_NONE)[name]
-    return "" if holds(value) else expected
+    expected, holds = _RULES[name]
+    return "" if holds(value) or (value is None and name in _UNLESS_NONE) else expected
 
 
 def _mistakes(study: Study) -> Iterator[str]:
@@ -371,17 +337,9 @@ def _mistakes(study: Study) -> Iterator[str]:
         if not isinstance(getattr(study, group), kind):
             got = type(getattr(study, group)).__name__
             yield f"expected {group} to be lab.{kind.__name__}(...); got {got}"
-    yield from _wrong_values(study)
-    yield from _wrong_functions(study)
-    yield from _missing_functions(study) if study.run is None else _without_effect(study)
-    yield from _wrong_methods(study)
-    yield from _wrong_selection(study)
-
-
-def _wrong_values(study: Study) -> Iterator[str]:
     training, selection = study.training, study.selection
     values = vars(study) | vars(training) | {f"selection.{name}": each for name, each in vars(selection).items()}
-    for name in (*_RULES, *_RULES_UNLESS_NONE):
+    for name in _RULES:
         if expected := wrong_value(name, values[name]):
             got = type(values[name]).__name__ if name in _FUNCTIONS else repr(values[name])
             yield f"expected {name} to be {expected}; got {got}"
@@ -389,6 +347,10 @@ def _wrong_values(study: Study) -> Iterator[str]:
         yield "expected task='classification' for networks > 1, whose probabilities are averaged"
     if training.evaluate == "last" and (training.keep == "best" or training.patience):
         yield "keep='best' and patience need validation data in every epoch; use evaluate='epoch'"
+    yield from _wrong_functions(study)
+    yield from _wrong_loop(study)
+    yield from _wrong_methods(study)
+    yield from _wrong_selection(study)
 
 
 def _wrong_functions(study: Study) -> Iterator[str]:
@@ -407,15 +369,14 @@ def _wrong_functions(study: Study) -> Iterator[str]:
         yield f"expected loss to take (output, batch); got torch.{name}, which takes (output, target); write {fix}"
 
 
-def _without_effect(study: Study) -> Iterator[str]:
-    """Yield the settings that the study's own loop cannot know of."""
-    for name in ("measure", "weights", "keep", "patience", "networks", "clip"):
-        owner, default = (study, Study) if name == "measure" else (study.training, Training)
-        if getattr(owner, name) != getattr(default, name):
-            yield f"a loop of your own (run=) does not use {name}; do it there, and leave it out"
-
-
-def _missing_functions(study: Study) -> Iterator[str]:
+def _wrong_loop(study: Study) -> Iterator[str]:
+    """Yield the functions that the lab's loop lacks, or the settings that the study's own one cannot know of."""
+    if study.run is not None:
+        for name in ("measure", "weights", "keep", "patience", "networks", "clip"):
+            owner, default = (study, Study) if name == "measure" else (study.training, Training)
+            if getattr(owner, name) != getattr(default, name):
+                yield f"a loop of your own (run=) does not use {name}; do it there, and leave it out"
+        return
     for name in ("data", "model"):
         if getattr(study, name) is None:
             yield f"expected a function {name}, or run= for a loop of your own; got neither"
@@ -433,7 +394,7 @@ def _wrong_methods(study: Study) -> Iterator[str]:
             expected = f"a function that knows {label}, def model(method) or run="
             yield f"expected {expected}; got neither; the methods that need none are in docs/studies.md"
     if len(set(study.methods)) < len(study.methods):
-        yield f"expected each method once; got {_listed(study.methods)}"
+        yield f"expected each method once; got {', '.join(map(repr, study.methods))}"
     if study.reference not in {base(label) for label in study.methods} | set(study.methods):
         yield f"the reference is not among the methods; {suggest(study.reference, study.methods)}"
 
@@ -449,7 +410,7 @@ def _wrong_selection(study: Study) -> Iterator[str]:
         if not are_labels or not variants:
             yield f"expected candidates[{label!r}] to be a list of labels; got {variants!r}"
         if len(set(variants)) < len(variants):
-            yield f"expected each of candidates[{label!r}] once; got {_listed(variants)}"
+            yield f"expected each of candidates[{label!r}] once; got {', '.join(map(repr, variants))}"
         law = dropout_methods.parse(label).name
         for each in variants:
             if dropout_methods.parse(without_factor(each)[0]).name != law:

@@ -23,11 +23,9 @@ _INSTALLED = {"site-packages", "dist-packages"}
 
 @contextlib.contextmanager
 def explained(what: str, of: Any = None) -> Iterator[None]:
-    """Convert exceptions raised in user code into one-line errors with file and line.
+    """Convert exceptions raised in user code into one-line errors that say what is being done, and where.
 
-    Args:
-        what: Description of what is being done.
-        of: The user's function concerned; its line is given if no other is known.
+    If no line is known, it is that of the user's function ``of``.
     """
     try:
         yield

@@ -16,7 +16,7 @@ from ..._torch.checks import check_choice
 from ...choices import SCALES, Activation, Scale
 from ...lab.data.augmentation import Pixels
 from ...lab.study.methods import ACTIVATIONS, Method, hidden_layer, output_layer
-from ...lab.study.study import Configuration, described_as
+from ...lab.study.study import Configuration
 from ...laws import Bernoulli
 from ...nn import Dropout
 from ..initialization import Glorot, Initialization, Normal
@@ -346,8 +346,7 @@ def last_maps(network: nn.Module, images: Tensor) -> Tensor:
     return images
 
 
-@described_as("dense_forward")
-def dense_forward(model: nn.Module, batch: Any) -> Tensor:
+def dense_forward(model: nn.Module, batch: Any) -> Tensor:  # its name is a part of keys
     """Return the logits of crops in training, else the logarithm of :func:`dense_probabilities`.
 
     Images of one batch may differ in size; they are a list then.
