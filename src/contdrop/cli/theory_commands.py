@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import pathlib
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
@@ -25,6 +26,7 @@ from ..lab.study.study import Study
 from ..laws import Bernoulli, Gaussian, Law, Uniform
 from ..theory import monte_carlo, paper_equations, static
 from . import options, terminal
+from .options import option
 from .progress_bars import Stages
 
 DRAWS = 200_000
@@ -33,7 +35,7 @@ LEAST_DRAWS = 1000
 
 def theory(
     draws: options.Draws = DRAWS,
-    seed: Annotated[int, typer.Option(metavar="SEED", help="Of the unit, the layer and the masks.")] = 0,
+    seed: Annotated[int, option("SEED", "Of the unit, the layer and the masks.")] = 0,
     details: options.Details = False,
     as_json: options.Json = False,
     plot_file: options.Plot = None,
@@ -66,14 +68,14 @@ def theory(
         normality = paper_equations.normality(seed=seed)
         after_each()
     if as_json:
+        rows: dict[str, Sequence[Any]] = {"trade_off": trade_offs, "normality": normality}
         content = {
             "contdrop": contdrop.__version__,
             "draws": draws,
             "seed": seed,
             "checks": [check.as_dict() for check in found],
             "unexplained_shares": shares,
-            "trade_off": [{**dataclasses.asdict(row), "law": str(row.law)} for row in trade_offs],
-            "normality": [{**dataclasses.asdict(row), "law": str(row.law)} for row in normality],
+            **{name: [{**vars(row), "law": str(row.law)} for row in each] for name, each in rows.items()},
         }
         terminal.print_json(content)
     else:
@@ -162,7 +164,7 @@ def _percent(error: float) -> str:
     return "0" if error < 1e-9 else f"{100 * error:.2g} %"
 
 
-SIZES = (10, 30, 100, 300, 800)
+_SIZES = (10, 30, 100, 300, 800)
 
 # Of Okabe and Ito, the same for a law as in the plot of speeds.
 _LAW_COLOURS: dict[Law, str] = {
@@ -178,11 +180,11 @@ def draw_theory(shares: dict[str, float], path: pathlib.Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 8.5), layout="constrained")
-    axes = figure.subplots(2, 2)
-    _draw_trade_off(axes[0, 0])
-    _draw_normality(axes[0, 1])
-    _draw_probit(axes[1, 0], figure)
-    _draw_gradient(axes[1, 1], shares)
+    trade_off, normality, probit, gradient = figure.subplots(2, 2).flat
+    _draw_trade_off(trade_off)
+    _draw_normality(normality)
+    _draw_probit(probit, figure)
+    _draw_gradient(gradient, shares)
     save_plot(figure, path)
 
 
@@ -203,11 +205,11 @@ def _draw_trade_off(axis: Any) -> None:
 
 
 def _draw_normality(axis: Any) -> None:
-    found = paper_equations.normality(SIZES)
+    found = paper_equations.normality(_SIZES)
     for law, colour in _LAW_COLOURS.items():
         rows = [row for row in found if row.law == law]
-        axis.loglog(SIZES, [row.distance for row in rows], "o-", color=colour, label=str(law))
-        axis.loglog(SIZES, [row.bound for row in rows], ":", color=colour)
+        axis.loglog(_SIZES, [row.distance for row in rows], "o-", color=colour, label=str(law))
+        axis.loglog(_SIZES, [row.bound for row in rows], ":", color=colour)
     axis.set(
         title="How normal is S?",
         xlabel="inputs of the unit",
@@ -269,16 +271,12 @@ def save_plot(figure: Any, path: pathlib.Path) -> None:
 def certify_command(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="A study of contdrop list, or a study file.")],
     store: options.Store = options.STORE,
-    run: Annotated[int, typer.Option(metavar="RUN", help="Which run, from 0.")] = 0,
-    part: Annotated[str, typer.Option(metavar="test|validation", help="Examples to bound from.")] = "test",
-    delta: Annotated[float, typer.Option(metavar="PROBABILITY", help="How often any of the bounds may fail.")] = 0.05,
-    members: Annotated[int, typer.Option(metavar="MASKS", help="Masks per mixture.")] = 50,
-    masks: Annotated[
-        str, typer.Option(metavar="fresh|fixed", help="Of a mixture: fresh for each example, or fixed for all.")
-    ] = "fresh",
-    pac_bayes: Annotated[
-        int | None, typer.Option("--pac-bayes", metavar="EPOCHS", help="Train PAC-Bayes posteriors, that many epochs.")
-    ] = None,
+    run: Annotated[int, option("RUN", "Which run, from 0.")] = 0,
+    part: Annotated[str, option("test|validation", "Examples to bound from.")] = "test",
+    delta: Annotated[float, option("PROBABILITY", "How often any of the bounds may fail.")] = 0.05,
+    members: Annotated[int, option("MASKS", "Masks per mixture.")] = 50,
+    masks: Annotated[str, option("fresh|fixed", "Of a mixture: fresh for each example, or fixed for all.")] = "fresh",
+    pac_bayes: Annotated[int | None, option("EPOCHS", "Train PAC-Bayes posteriors, that many epochs.")] = None,
     as_json: options.Json = False,
     plot_file: options.Plot = None,
 ) -> None:

@@ -11,8 +11,8 @@ from torch import nn
 import contdrop as cd
 from contdrop.lab.study import methods
 from contdrop.lab.study.methods import NAMES, Method, hidden_layer, output_layer, parse
-from contdrop.replication.initialization import Glorot
 from contdrop.replication.networks import MLP
+from contdrop.replication.networks.models import Glorot
 from refusals import refusal
 
 every_method = pytest.mark.parametrize("name", NAMES)

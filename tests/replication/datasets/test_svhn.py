@@ -244,4 +244,4 @@ def test_mutated_files(tmp_path, mutants):
 def test_variables_without_end_are_refused(file):
     many = by_hand(*[variable("a", np.ones((1, 1), np.uint8), 2)] * 1001)
     with pytest.raises(UserError, match="it has more than 1000 variables"):
-        list(svhn.arrays(file(many)))
+        read(file(many))

@@ -1,7 +1,7 @@
 """Published weights: both kinds of file, shapes layer by layer, the network in network, and ``contdrop weights``."""
 
+import functools
 import json
-import sys
 from collections import OrderedDict
 
 import numpy as np
@@ -12,7 +12,6 @@ from torch import nn
 pytest.importorskip("typer")
 
 from caffe_files import field, layer, model, varint
-from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.replication import pretrained
 from contdrop.replication.networks.models import convolutions, published_nin
@@ -281,15 +280,9 @@ class TestPretrained:
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(cli, monkeypatch, tmp_path):
     monkeypatch.setenv("CONTDROP_DATA", str(tmp_path))
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["contdrop", "weights", *arguments])
-        code = app.run()
-        return code, *capsys.readouterr()
-
-    return run
+    return functools.partial(cli, "weights")
 
 
 def test_list(run, tmp_path):
@@ -327,19 +320,3 @@ def test_check_says_what_stays_random_and_what_is_missing(run, tmp_path):
     assert out.endswith("test error: not measured, as some layers would be random\n")
     _, out, _ = run("check", "nin-cifar10", "--weights", str(tmp_path / "whole.pt"))
     assert "\ntest error: not measured, cifar-10: 6 of 6 files are missing; put data_batch_1.bin" in out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("check nin", "unknown weights 'nin'; "),
-        ("check nin-cifar10", "nin-cifar10: the weights are missing; put cifar10_nin.caffemodel into "),
-        ("check nin-cifar10 --weights nowhere", "nowhere: expected a file of weights; it is not there"),
-    ],
-)
-def test_usage_errors_get_one_line(run, arguments, message):
-    code, out, err = run(*arguments.split())
-    assert (code, out) == (2, "")
-    assert err.startswith("contdrop: ")
-    assert message in err
-    assert err.count("\n") == 1

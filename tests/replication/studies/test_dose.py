@@ -14,11 +14,10 @@ from contdrop.lab.study.methods import parse
 from contdrop.lab.study.plan import plan
 from contdrop.lab.training import random_streams
 from contdrop.replication import studies
-from contdrop.replication.initialization import Glorot
 from contdrop.replication.networks import MLP
+from contdrop.replication.networks.models import Glorot
 from contdrop.replication.studies import dose
-from contdrop.replication.studies.common import Images
-from contdrop.replication.studies.study_measures import UNUSED, CommonNoise, UnusedError, unused
+from contdrop.replication.studies.common import UNUSED, CommonNoise, Images, UnusedError, unused
 
 DIGITS = Images("digits", train=60, validation=100)
 SMALL = MLP((64, 12, 8, 10), divisor=16.0, initialisation=Glorot())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import pathlib
 import tempfile
@@ -49,13 +48,13 @@ class Runs:
         name, _, epoch = metric.partition("@")
         found: dict[int, float] = {}
         for job in self.jobs:
-            value = self._after(job, int(epoch)) if epoch else job.results.get(name)
+            value = job.results.get(name)
+            if epoch:
+                curve = self.curves.get(job.id, [])
+                value = next((each.test_error for each in curve if each.epoch == int(epoch)), None)
             if job.method == method and value is not None:
                 found[job.run] = value
         return found
-
-    def _after(self, job: JobRecord, epoch: int) -> float | None:
-        return next((each.test_error for each in self.curves.get(job.id, []) if each.epoch == epoch), None)
 
 
 def gather(directory: pathlib.Path) -> dict[str, Runs]:
@@ -74,22 +73,22 @@ def gather(directory: pathlib.Path) -> dict[str, Runs]:
 
 
 def of_results(store: Store, everything: Iterable[Results]) -> dict[str, Runs]:
-    """Return the runs of every planned study among the results of a store."""
+    """Return the runs of every planned study among the results of a store.
+
+    Runs added later than those of the protocol neither decide anything nor replace a failed one.
+    """
     found: dict[str, Runs] = {}
     for results in everything:
         name, plan = results.protocol.experiment, claims.PLANNED.get(results.protocol.experiment)
-        if plan is not None and results.protocol.epochs == plan.epochs:
-            if name in found:
-                raise UserError(f"{name} is there twice, with different settings; leave one out")
-            found[name] = _runs(results, plan.runs, store.curves(results.protocol.key))
+        if plan is None or results.protocol.epochs != plan.epochs:
+            continue
+        if name in found:
+            raise UserError(f"{name} is there twice, with different settings; leave one out")
+        jobs = tuple(job for job in results.finished if job.run < plan.runs)
+        lost = tuple((job.method, job.run) for job in results.final if job.status == FAILED and job.run < plan.runs)
+        curves = store.curves(results.protocol.key)
+        found[name] = Runs(name, jobs, curves, planned_margin(results), len(results.failed), lost)
     return found
-
-
-def _runs(results: Results, planned: int, curves: Mapping[int, list[Epoch]]) -> Runs:
-    """Select the runs of the protocol; runs added later neither decide anything nor replace a failed one."""
-    jobs = tuple(job for job in results.finished if job.run < planned)
-    lost = tuple((job.method, job.run) for job in results.final if job.status == FAILED and job.run < planned)
-    return Runs(results.protocol.experiment, jobs, curves, planned_margin(results), len(results.failed), lost)
 
 
 HOLDS, FAILS, OPEN, OUT = "holds", "does not hold", "open", "not testable here"
@@ -182,13 +181,18 @@ def counts(entries: Iterable[ClaimVerdict]) -> dict[str, int]:
     return {verdict: counted[verdict] for verdict in VERDICTS}
 
 
+# Of one claim or comparison, and of several.
+_IN_WORDS = {
+    HOLDS: ("holds", "hold"),
+    FAILS: ("does not hold", "do not hold"),
+    OPEN: ("is open", "are open"),
+    OUT: ("is not testable here", "are not testable here"),
+}
+
+
 def in_words(entries: Iterable[ClaimVerdict]) -> str:
     """Return the counts in words: "9 hold, 1 does not hold, 17 are open, 4 are not testable here"."""
-    one = {HOLDS: "holds", FAILS: "does not hold", OPEN: "is open", OUT: "is not testable here"}
-    many = {HOLDS: "hold", FAILS: "do not hold", OPEN: "are open", OUT: "are not testable here"}
-    return ", ".join(
-        f"{number} {(one if number == 1 else many)[verdict]}" for verdict, number in counts(entries).items()
-    )
+    return ", ".join(f"{number} {_IN_WORDS[verdict][number != 1]}" for verdict, number in counts(entries).items())
 
 
 def _examine(tests: Sequence[Contrast], runs: Mapping[str, Runs]) -> dict[tuple[str, str], ContrastResult]:
@@ -197,12 +201,13 @@ def _examine(tests: Sequence[Contrast], runs: Mapping[str, Runs]) -> dict[tuple[
         families.setdefault(test.study, {})[test.key] = test
     found: dict[tuple[str, str], ContrastResult] = {}
     for study, family in families.items():
-        compared = {key: _compare(test, runs[study]) for key, test in family.items()} if study in runs else {}
-        there = {key: without_limits(each) for key, each in compared.items() if each is not None}
-        adjusted = stats.adjusted(there, len(family))  # by the protocol's family, whichever of it has been run
+        there = runs.get(study)
+        compared = {key: _compare(test, there) for key, test in family.items()} if there else {}
+        limited = {key: without_limits(each) for key, each in compared.items() if each is not None}
+        adjusted = stats.adjusted(limited, len(family))  # by the protocol's family, whichever of it has been run
         for key, test in family.items():
-            judged = _judged(test, adjusted.get(key), len(family))
-            found[study, key] = dataclasses.replace(judged, failed=_failed(test, runs.get(study)))
+            lost = {run for method, run in (there.lost if there else ()) if method in (test.first, test.second)}
+            found[study, key] = _judged(test, adjusted.get(key), len(family), len(lost))
     return found
 
 
@@ -223,23 +228,18 @@ def _compare(test: Contrast, runs: Runs) -> stats.Comparison | None:
     )
 
 
-def _failed(test: Contrast, runs: Runs | None) -> int:
-    return len({run for method, run in (runs.lost if runs else ()) if method in (test.first, test.second)})
-
-
-def _judged(test: Contrast, found: stats.Comparison | None, family: int) -> ContrastResult:
+def _judged(test: Contrast, found: stats.Comparison | None, family: int, failed: int) -> ContrastResult:
     planned = PLANNED[test.study].runs
     if found is None:
-        return ContrastResult(test, OPEN, 0, planned, family)
-    evidence = ContrastResult(test, OPEN, found.runs, planned, family, found, _needed(found, family))
+        return ContrastResult(test, OPEN, 0, planned, family, failed=failed)
+    verdict, note = OPEN, ""
     if test.study in EXPLORATORY:
-        return dataclasses.replace(evidence, note="exploratory, decides nothing")
-    if found.runs < planned:
-        return evidence
-    if not found.sd > 0:
-        return dataclasses.replace(evidence, note="all runs differ alike, which is no evidence")
-    verdict, note = (_less if test.relation == "less" else _not_worse)(found)
-    return dataclasses.replace(evidence, verdict=verdict, note=note)
+        note = "exploratory, decides nothing"
+    elif found.runs >= planned and not found.sd > 0:
+        note = "all runs differ alike, which is no evidence"
+    elif found.runs >= planned:
+        verdict, note = (_less if test.relation == "less" else _not_worse)(found)
+    return ContrastResult(test, verdict, found.runs, planned, family, found, _needed(found, family), note, failed)
 
 
 def _less(found: stats.Comparison) -> tuple[str, str]:

@@ -7,7 +7,8 @@ import collections
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -58,11 +59,11 @@ class FileSource(DatasetSource):
 
     @property
     def train(self) -> int:
-        return _count(self.training)
+        return sum(file.examples for file in self.training if file.holds != "labels")
 
     @property
     def test(self) -> int:
-        return _count(self.testing)
+        return sum(file.examples for file in self.testing if file.holds != "labels")
 
     def names(self, file: File) -> tuple[str, ...]:
         """Return the names by which a file may be in the folder."""
@@ -101,8 +102,7 @@ class FileSource(DatasetSource):
                 with download.writing(folder):
                     folder.mkdir(parents=True, exist_ok=True)
             failures = self._fetch(list(wrong), folder, progress)
-            wrong = self._wrong(wrong, folder)
-        if wrong:
+        if wrong := self._wrong(wrong, folder):
             reasons = "; ".join([*failures, *filter(None, wrong.values())])
             raise UserError(
                 f"{self.name}: cannot be downloaded here{f' ({reasons})' if reasons else ''}; put "
@@ -143,16 +143,17 @@ class FileSource(DatasetSource):
         starts, used = collections.Counter[str](), []
         for file in self.files:
             part = slice(starts[file.holds], starts[file.holds] + file.examples)
-            used.append(self._read(file, folder, images[part], labels[part]))
+            fill = partial(self._fill, file, images=images[part], labels=labels[part])
+            used.append(self._first_intact(file, folder, fill))
             starts[file.holds] += file.examples
         return images, labels, used
 
-    def _read(self, file: File, folder: pathlib.Path, images: Images, labels: Labels) -> str:
-        """Read the first intact copy of a file and return its name; raise the first one's error if there is none."""
+    def _first_intact(self, file: File, folder: pathlib.Path, use: Callable[[pathlib.Path], None]) -> str:
+        """Return the name of the first copy that can be used; raise the first one's error if there is none."""
         problems: list[UserError] = []
         for path in self.here(file, folder):
             try:
-                self._fill(file, path, images, labels)
+                use(path)
             except UserError as problem:
                 problems.append(problem)
             else:
@@ -163,18 +164,10 @@ class FileSource(DatasetSource):
         """Return the files without an intact copy: what is wrong with the first one, or nothing if there is none."""
         wrong: dict[File, str] = {}
         for file in files:
-            problems = [self._problem(file, path) for path in self.here(file, folder)]
-            if all(problems):
-                wrong[file] = next(iter(problems), "")
+            try:
+                self._first_intact(file, folder, partial(self._check, file))
+            except MissingError:
+                wrong[file] = ""
+            except UserError as problem:
+                wrong[file] = str(problem)
         return wrong
-
-    def _problem(self, file: File, path: pathlib.Path) -> str:
-        try:
-            self._check(file, path)
-        except UserError as problem:
-            return str(problem)
-        return ""
-
-
-def _count(files: tuple[File, ...]) -> int:
-    return sum(file.examples for file in files if file.holds != "labels")

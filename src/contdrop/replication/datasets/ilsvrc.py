@@ -74,18 +74,14 @@ def whole(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None)
     is_flat = devkit.is_dir() and not _class_names(test)
     tested = with_devkit(test, devkit) if is_flat else class_folders(test)
     trained = class_folders(folder / "train")
-    _check_classes(trained.classes, tested.classes, folder)
-    return dataclasses.replace(trained, prepare=prepare), dataclasses.replace(tested, prepare=prepare)
-
-
-def _check_classes(train: tuple[str, ...], val: tuple[str, ...], folder: pathlib.Path) -> None:
-    """Check that both parts have the same classes, since classes are numbered in each part separately."""
-    odd = min({*train} ^ {*val}, default=None)
-    if odd is not None:
+    odd = min({*trained.classes} ^ {*tested.classes}, default=None)
+    if odd is not None:  # classes are numbered in each part separately
+        part = "train" if odd in trained.classes else "val"
         raise UserError(
-            f"{folder}: expected the same classes in train and val; got {odd} in {'train' if odd in train else 'val'} "
-            "alone; put its images into both, or into neither"
+            f"{folder}: expected the same classes in train and val; got {odd} in {part} alone; put its images into "
+            "both, or into neither"
         )
+    return dataclasses.replace(trained, prepare=prepare), dataclasses.replace(tested, prepare=prepare)
 
 
 def check_number(classes: Sequence[str], expected: int, folder: pathlib.Path) -> None:
@@ -133,13 +129,11 @@ class WholeSource(DatasetSource):
         """Count classes and files; the files' contents are checked when they are read."""
         train, test = whole(self.path(directory))
         check_number(train.classes, len(self.classes), self.path(directory))
-        found = len(train.classes), len(train), len(test)
-        expected = len(self.classes), self.train, self.test
-        if found != expected:
+        if (len(train), len(test)) != (self.train, self.test):
+            classes = f"{len(self.classes):,}"
             raise UserError(
-                "ilsvrc: expected {:,} classes, {:,} training and {:,} validation images".format(*expected)
-                + "; got {:,}, {:,} and {:,} in ".format(*found)
-                + self.place(directory)
+                f"ilsvrc: expected {classes} classes, {self.train:,} training and {self.test:,} validation images; got "
+                f"{classes}, {len(train):,} and {len(test):,} in {self.place(directory)}"
             )
         return f"{self.train:,} and {self.test:,} JPEG files, counted, not read"
 
@@ -230,7 +224,8 @@ def with_devkit(folder: pathlib.Path, devkit: pathlib.Path) -> Images:
     paths = _jpegs(folder)
     synsets = _synsets(devkit / _META)
     truth = devkit / _TRUTH
-    lines = _text(truth).split()
+    with reading(truth), truth.open("rb") as file:
+        lines = file.read(10_000_000).decode("ascii", errors="replace").split()
     if len(lines) != len(paths):
         raise UserError(
             f"{truth}: expected a line for each of the {len(paths):,} images of {folder}; got {len(lines):,}"
@@ -292,11 +287,6 @@ def _synsets(meta: pathlib.Path) -> dict[str, str]:
     return found
 
 
-def _text(path: pathlib.Path) -> str:
-    with reading(path), path.open("rb") as file:
-        return file.read(10_000_000).decode("ascii", errors="replace")
-
-
 def _jpegs(folder: pathlib.Path) -> list[str]:
     return [str(folder / name) for name in _listing(folder) if name.lower().endswith((".jpeg", ".jpg"))]
 
@@ -323,10 +313,9 @@ class SmallerSide:
                 f"expected an image of at most {_LARGEST:,} pixels once its smaller side has {self.side:,}; one of "
                 f"{width:,}x{height:,} would have {math.prod(size):,}"
             )
-        scaled = Pillow.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0))).resize(
-            size, Pillow.Resampling.BILINEAR
-        )
-        return np.ascontiguousarray(np.asarray(scaled).transpose(2, 0, 1))
+        picture = Pillow.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0)))
+        scaled = np.asarray(picture.resize(size, Pillow.Resampling.BILINEAR))
+        return np.ascontiguousarray(scaled.transpose(2, 0, 1))
 
 
 WHOLE = WholeSource()

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...lab.study.methods import Method
-from ..initialization import Initialization, Layered
-from .models import Model
+from .models import Initialization, Layered, Model
 
 _WINDOW, _DEVIATION = 9, 2.25  # of local contrast, in pixels
 _LEAST = 1e-4  # deviation, so that an even image stays even

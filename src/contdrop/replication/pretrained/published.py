@@ -80,13 +80,14 @@ def vgg_maps(found: Dataset, part: str) -> Array:
                 nn.init.kaiming_normal_(layer.weight, generator=generator)
         if layers:
             assign(network, layers, str(path))
-        return _in_batches(10, images, lambda part: _mirrored_maps(network, torch.from_numpy(part)))
+
+        def maps(part: Images) -> Tensor:
+            pixels = torch.from_numpy(part)
+            return torch.stack([last_maps(network, each) for each in (pixels, pixels.flip(3))], 1)
+
+        return _in_batches(10, images, maps)
 
     return _kept("vgg", part, found, compute, _VGG_VERSION, layers)
-
-
-def _mirrored_maps(network: nn.Module, images: Tensor) -> Tensor:
-    return torch.stack([last_maps(network, each) for each in (images, images.flip(3))], 1)
 
 
 @torch.inference_mode()
@@ -169,10 +170,6 @@ class Published:
         return path
 
 
-def _vgg16() -> nn.Module:
-    return VGG()(parse("bernoulli"))
-
-
 PUBLISHED = (
     Published(
         name="nin-cifar10",
@@ -190,17 +187,16 @@ PUBLISHED = (
         # The second has the convolutions alone; tools/vgg16_convolutions.py makes it.
         files=("VGG_ILSVRC_16_layers.caffemodel", "vgg16-convolutions.pt"),
         offered="its authors offer it at https://www.robots.ox.ac.uk/~vgg/research/very_deep/",
-        network=_vgg16,
+        network=lambda: VGG()(parse("bernoulli")),
     ),
 )
 
 
 def find(name: str) -> Published:
-    for published in PUBLISHED:
-        if published.name == name:
-            return published
-    names = [published.name for published in PUBLISHED]
-    raise UserError(f"unknown weights {name!r}; {suggest(name.lower().replace('_', '-'), names)}")
+    known = {published.name: published for published in PUBLISHED}
+    if name not in known:
+        raise UserError(f"unknown weights {name!r}; {suggest(name.lower().replace('_', '-'), known)}")
+    return known[name]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -148,8 +148,7 @@ def _of_torch(path: pathlib.Path) -> Layers:
 
 _MOST_FIELDS = 100_000  # in the whole file: published models have some thousands
 _MOST_DIMENSIONS = 8
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
+_VARINT, _BYTES, _FIXED = 0, 2, {1: 8, 5: 4}  # wire types; of fixed ones, the number of bytes
 
 # The kinds of layer messages, by their field numbers: those of a layer's name and of its blobs.
 _KINDS = {2: (4, 6), 100: (1, 7)}
@@ -183,9 +182,9 @@ class _Reader:
 
     def layers(self) -> Layers:
         found: Layers = {}
-        for number, wire, start, end in self._message(0, len(self._content)):
-            if number in _KINDS and wire == _BYTES:
-                name, blobs = self._layer(start, end, *_KINDS[number])
+        for number, value in self._message(slice(0, len(self._content))):
+            if number in _KINDS and isinstance(value, slice):
+                name, blobs = self._layer(value, *_KINDS[number])
                 if not blobs:
                     continue
                 if name in found:
@@ -193,28 +192,26 @@ class _Reader:
                 found[name] = blobs
         return found
 
-    def _layer(
-        self, start: int, end: int, of_name: int, of_blob: int
-    ) -> tuple[str, tuple[npt.NDArray[np.float32], ...]]:
+    def _layer(self, message: slice, of_name: int, of_blob: int) -> tuple[str, Blobs]:
         name, blobs = "", []
-        for number, wire, first, last in self._message(start, end):
-            if number == of_name and wire == _BYTES:
-                name = printable(bytes(self._bytes[first : min(last, first + 100)]).decode(errors="replace"))
-            elif number == of_blob and wire == _BYTES:
-                blobs.append(self._blob(first, last, name))
+        for number, value in self._message(message):
+            if number == of_name and isinstance(value, slice):
+                name = printable(bytes(self._bytes[value][:100]).decode(errors="replace"))
+            elif number == of_blob and isinstance(value, slice):
+                blobs.append(self._blob(value, name))
         return name, tuple(blobs)
 
-    def _blob(self, start: int, end: int, layer: str) -> npt.NDArray[np.float32]:
+    def _blob(self, message: slice, layer: str) -> npt.NDArray[np.float32]:
         old: dict[int, int] = {}
         shape: list[int] | None = None
         values: npt.NDArray[np.float32] | None = None
-        for number, wire, first, last in self._message(start, end):
-            if number in (1, 2, 3, 4) and wire == _VARINT:
-                old[number] = self._varint(first, last)[0]
-            elif number == 7 and wire == _BYTES:
-                shape = self._shape(first, last)
-            elif number == 5 and wire == _BYTES and (last - first) % 4 == 0 and values is None:
-                values = self._content[first:last].view("<f4")
+        for number, value in self._message(message):
+            if number in (1, 2, 3, 4) and isinstance(value, int):
+                old[number] = value
+            elif number == 7 and isinstance(value, slice):
+                shape = self._shape(value)
+            elif number == 5 and isinstance(value, slice) and not (value.stop - value.start) % 4 and values is None:
+                values = self._content[value].view("<f4")
             elif number in (5, 8):
                 raise _BrokenError(f"layer {layer!r} has values that are not packed numbers of single precision")
         sizes = tuple(old.get(number, 1) for number in (1, 2, 3, 4)) if shape is None else tuple(shape)
@@ -224,40 +221,42 @@ class _Reader:
             raise _BrokenError(f"layer {layer!r} has {count:,} values where its shape {shown} asks for others")
         return values.reshape(sizes)
 
-    def _shape(self, start: int, end: int) -> list[int]:
+    def _shape(self, message: slice) -> list[int]:
         found: list[int] = []
-        for number, wire, first, last in self._message(start, end):
-            if number != 1 or wire not in (_VARINT, _BYTES):
-                continue
-            at = first
-            while at < last and len(found) <= _MOST_DIMENSIONS:
-                size, at = self._varint(at, last)
-                found.append(size)
+        for number, value in self._message(message):
+            if number == 1 and isinstance(value, int):
+                found.append(value)
+            elif number == 1 and isinstance(value, slice):  # packed
+                at = value.start
+                while at < value.stop and len(found) <= _MOST_DIMENSIONS:
+                    size, at = self._varint(at, value.stop)
+                    found.append(size)
         if len(found) > _MOST_DIMENSIONS:
             raise _BrokenError(f"a shape has more than {_MOST_DIMENSIONS} dimensions")
         return found
 
-    def _message(self, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-        """Number, wire type, and where the content is, of each field."""
-        at = start
+    def _message(self, message: slice) -> Iterator[tuple[int, int | slice | None]]:
+        """Yield the number and the value of each field: whole numbers, places of bytes, and None for what is fixed."""
+        at, end = message.start, message.stop
         while at < end:
             self._fields += 1
             if self._fields > _MOST_FIELDS:
                 raise _BrokenError(f"it has more than {_MOST_FIELDS:,} fields")
             key, first = self._varint(at, end)
-            number, wire = key >> 3, key & 7
-            if wire == _BYTES:
+            value: int | slice | None = None
+            if key & 7 == _BYTES:
                 length, first = self._varint(first, end)
                 at = first + length
-            elif wire in (_FIXED32, _FIXED64):
-                at = first + (4 if wire == _FIXED32 else 8)
-            elif wire == _VARINT:
-                at = self._varint(first, end)[1]
+                value = slice(first, at)
+            elif key & 7 in _FIXED:
+                at = first + _FIXED[key & 7]
+            elif key & 7 == _VARINT:
+                value, at = self._varint(first, end)
             else:
                 raise _BrokenError(f"byte {at:,} starts a field of no known type")
             if at > end:
                 raise _BrokenError(f"the field at byte {first:,} would end {at - end:,} bytes after what it is in")
-            yield number, wire, first, at
+            yield key >> 3, value
 
     def _varint(self, at: int, end: int) -> tuple[int, int]:
         """Decode a varint of up to 64 bits, seven per byte; return its value and the offset after it."""

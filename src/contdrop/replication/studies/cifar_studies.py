@@ -11,8 +11,8 @@ import numpy.typing as npt
 from ...lab.data.data import Data
 from ...lab.study.study import Configuration, Size
 from .. import datasets, networks, pretrained
-from ..initialization import Glorot
 from ..networks import MLP
+from ..networks.models import Glorot
 from ..pretrained import published
 from ..recipes import Steps
 from . import common

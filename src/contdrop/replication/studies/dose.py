@@ -11,12 +11,11 @@ import dataclasses
 from typing import Any
 
 from ...lab.study.study import Size
-from ..initialization import Glorot, Normal
 from ..networks import CNN, MLP
+from ..networks.models import Glorot, Normal
 from ..recipes import AdamCosine, Authors
 from . import cifar_studies, common, mnist_studies
-from .common import Images
-from .study_measures import CommonNoise, UnusedError
+from .common import CommonNoise, Images, UnusedError
 
 # Relative variances: Bernoulli dropout with rates from 9 to 80 per cent.
 STRENGTHS = ("0.1", "0.2", "0.3", "0.6", "1", "2", "4")

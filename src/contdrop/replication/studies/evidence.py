@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...lab.study.study import Size, Study
-from ..initialization import Glorot
 from ..networks import CNN
+from ..networks.models import Glorot
 from ..recipes import Authors
 from . import cifar_studies, common, dose
 from .common import Images

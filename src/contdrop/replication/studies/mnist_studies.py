@@ -6,12 +6,11 @@ import dataclasses
 from typing import Any
 
 from ...lab.study.study import Size
-from ..initialization import Glorot, Normal
 from ..networks import CNN, MLP
+from ..networks.models import Glorot, Normal
 from ..recipes import Adam, AdamCosine, Authors, Hinton, Plateau, Recipe
 from . import common
-from .common import Images, InOrder
-from .study_measures import Covariance
+from .common import Covariance, Images, InOrder
 
 IMAGES = Images("mnist", train=50_000, validation=10_000)
 PAPER = Size(runs=30, epochs=3000, selection_runs=common.SELECTION_RUNS)

@@ -24,7 +24,7 @@ from contdrop.replication.networks import NIN, VGG, ConvLocal, VGGHead
 from contdrop.replication.networks.models import dense_forward, dense_probabilities, published_nin
 from contdrop.replication.pretrained import published as weights_module
 from contdrop.replication.studies import cifar_studies, common
-from contdrop.replication.studies.ilsvrc_vgg import Ilsvrc
+from contdrop.replication.studies.image_studies import Ilsvrc
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ("cifar10-nin", "svhn-local", "norb-local", "ilsvrc-vgg16")
