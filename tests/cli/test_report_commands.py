@@ -299,8 +299,9 @@ def test_refuses_other_names(server, host):
     assert ask(server, "/", host=f"LOCALHOST:{server.server_address[1]}")[0] == 200
 
 
-def test_serve_command(store, tmp_path):
-    """In a process of its own: prints the address, serves what changes, and ends cleanly with Ctrl-C."""
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_serve_command(store, tmp_path, end):
+    """In a process of its own: prints the address, serves what changes, and ends cleanly, its directory removed."""
     code = (
         "from contdrop.lab.report import live_server, page; live_server.POLL_SECONDS = 0.1; "
         "page.figures.figures = lambda *_: []; "
@@ -330,7 +331,8 @@ def test_serve_command(store, tmp_path):
             threading.Event().wait(0.1)
         else:
             pytest.fail("the page did not change")
-        process.send_signal(signal.SIGINT)
+        assert list(tmp_path.glob("contdrop-report-*"))
+        process.send_signal(end)
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()

@@ -7,7 +7,7 @@ import inspect
 import os
 import pathlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -20,7 +20,6 @@ from ..lab.extensions import DATA_VARIABLE
 from ..lab.report import formats, tables
 from ..lab.report.protocol import length_of
 from ..lab.runner.runner import PlannedStudy, StudyRunner, find_cluster
-from ..lab.store.results import Results
 from ..lab.store.schema import FINAL
 from ..lab.study import labels
 from ..lab.study.plan import plan
@@ -234,42 +233,34 @@ def show_summary(analysis: Analysis) -> None:
     if not results.errors():
         screen.print(f"{results.protocol.experiment}: no final run is finished, so there is nothing to compare.")
         return
-    shown = tables.overview(analysis)
-    table = terminal.table(
-        _summary_title(results, comparisons), [re.sub(r" (?=[\[(])", "\n", each) for each in shown.headings]
-    )
+    shown, protocol = tables.overview(analysis), results.protocol
+    runs = run_count({len(found) for found in results.errors().values()})
+    if comparisons:
+        runs = run_count({found.runs for found in comparisons.values()}, "paired run")
+    epochs = f" of {length}" if (length := length_of(results)) else ""
+    title = f"{protocol.description['title']}: {runs}{epochs} ({protocol.preset})"
+    table = terminal.table(title, [re.sub(r" (?=[\[(])", "\n", each) for each in shown.headings])
     for row in shown.rows:
         table.add_row(*(cell.text for cell in row), style="bold" if row[1].bold else "")
     screen.print(table)
     for note in shown.notes[1:]:
         screen.print(note, style="dim")
     if results.selections:
-        chosen = ", ".join(
-            formats.in_full(s.variant, labels.name_in_text)
-            if s.variant
-            else f"nothing for {labels.name_in_text(s.method)}"
-            for s in results.selections.values()
-        )
-        screen.print(f"Selected on validation data, by runs of their own: {chosen}.", style="dim")
-    found = analysis.verdict
+        chosen = [
+            formats.in_full(each.variant, labels.name_in_text)
+            if each.variant
+            else f"nothing for {labels.name_in_text(each.method)}"
+            for each in results.selections.values()
+        ]
+        screen.print(f"Selected on validation data, by runs of their own: {', '.join(chosen)}.", style="dim")
+    verdict = analysis.verdict
     screen.print()
-    screen.print(found.headline, style="bold")
-    for detail in found.details:
-        screen.print(detail)
-    for finding in found.findings:
-        screen.print(f"- {finding.label}: {finding.text}")
-    for caveat in found.caveats:
+    screen.print(verdict.headline, style="bold")
+    for line in (*verdict.details, *(f"- {finding.label}: {finding.text}" for finding in verdict.findings)):
+        screen.print(line)
+    for caveat in verdict.caveats:
         screen.print(f"- {caveat}", style="dim")
     screen.print()
-
-
-def _summary_title(results: Results, comparisons: Mapping[str, stats.Comparison]) -> str:
-    protocol = results.protocol
-    runs = run_count({len(found) for found in results.errors().values()})
-    if comparisons:
-        runs = run_count({found.runs for found in comparisons.values()}, "paired run")
-    epochs = f" of {length}" if (length := length_of(results)) else ""
-    return f"{protocol.description['title']}: {runs}{epochs} ({protocol.preset})"
 
 
 def plain_summary(analysis: Analysis) -> dict[str, Any]:

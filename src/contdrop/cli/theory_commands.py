@@ -81,8 +81,7 @@ def theory(
     else:
         _show_theory(found, shares, details, draws)
         if details:
-            _show_trade_off(trade_offs)
-            _show_normality(normality)
+            _show_laws(trade_offs, normality)
     if plot_file:
         with stage("plot", 1) as after_each:
             try:
@@ -142,21 +141,18 @@ def _show_theory(found: list[monte_carlo.Check], shares: dict[str, float], detai
     )
 
 
-def _show_trade_off(rows: list[static.TradeOff]) -> None:
+def _show_laws(trade_offs: list[static.TradeOff], normality: list[paper_equations.Normality]) -> None:
     headings = ("", "mean variance\n(diversity)", "mean |covariance|\n(dependence)", "mean\n|correlation|")
     table = terminal.table("Outputs of a linear layer: one knob, Var(m), turns both", headings)
-    for row in rows:
+    for row in trade_offs:
         table.add_row(str(row.law), f"{row.variance:.4f}", f"{row.covariance:.5f}", f"{row.correlation:.4f}")
     terminal.screen().print(table)
-
-
-def _show_normality(rows: list[paper_equations.Normality]) -> None:
-    sizes = sorted({row.inputs for row in rows})
-    headings = ("inputs", *(f"{n:,}" for n in sizes))
-    table = terminal.table("Distance of S from a normal variable, and its Berry-Esseen bound", headings)
-    for law in dict.fromkeys(row.law for row in rows):
-        mine = {row.inputs: row for row in rows if row.law == law}
-        table.add_row(str(law), *(f"{mine[n].distance:.2g} ({mine[n].bound:.2g})" for n in sizes))
+    cells = {(each.law, each.inputs): f"{each.distance:.2g} ({each.bound:.2g})" for each in normality}
+    sizes = sorted({inputs for _, inputs in cells})
+    title = "Distance of S from a normal variable, and its Berry-Esseen bound"
+    table = terminal.table(title, ("inputs", *(f"{n:,}" for n in sizes)))
+    for law in dict.fromkeys(law for law, _ in cells):
+        table.add_row(str(law), *(cells[law, n] for n in sizes))
     terminal.screen().print(table)
 
 

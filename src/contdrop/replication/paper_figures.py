@@ -97,10 +97,9 @@ _MOST_CLASSES = 12
 def samples(name: str, directory: pathlib.Path | None = None) -> Picture | None:
     """Return a picture of the first training images of each class; None if the data set is unknown or not here."""
     try:
-        found = datasets.load(name, directory)
+        return samples_of(datasets.load(name, directory))
     except UserError:
         return None
-    return samples_of(found)
 
 
 def samples_of(found: datasets.Dataset) -> Picture:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import UserError
 from ..lab.analysis import dataset_ranks
 from ..lab.extensions import Extension, Overall
 from ..lab.report.formats import Cell, Table
@@ -66,10 +65,7 @@ _DATASETS = {
 
 
 def _class_names(dataset: str) -> tuple[str, ...]:
-    try:
-        return datasets.find(dataset).classes
-    except UserError:
-        return ()
+    return datasets.find(dataset).classes if dataset in datasets.names() else ()
 
 
 def _samples(dataset: str, directory: pathlib.Path | None) -> Picture | None:
@@ -95,17 +91,12 @@ def paper_ranks(every: Sequence[Results]) -> Table | None:
     lowest = min(ours.average.values())
     rows = []
     for method, theirs in paper_tables.AVERAGE_RANKS.items():
-        cells = [
-            Cell(
-                f"{ours.by_dataset[name][method]:g} ({paper_tables.RANKS[name][method]})", ours.by_dataset[name][method]
-            )
-            for name in sources
-        ]
+        ranks = {name: ours.by_dataset[name][method] for name in sources}
         average = ours.average[method]
         rows.append(
             (
                 Cell(labels.display_name(method, longest=10_000)),
-                *cells,
+                *(Cell(f"{rank:g} ({paper_tables.RANKS[name][method]})", rank) for name, rank in ranks.items()),
                 Cell(f"{average:.2f}", average, average == lowest),
                 Cell(f"{theirs:g}", theirs),
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, SupportsFloat, get_args
 
@@ -68,8 +68,7 @@ class RampOptimizer(Optimizer):
                 loss = closure()
         for group in self.param_groups:
             self._momentum_step(group)
-        for weight, group in self._bounded():
-            _shorten(weight, group)
+        self._shorten()
         return loss
 
     def _momentum_step(self, group: dict[str, Any]) -> None:
@@ -94,20 +93,17 @@ class RampOptimizer(Optimizer):
             maximize=False,
         )
 
-    def _bounded(self) -> Iterator[tuple[Tensor, dict[str, Any]]]:
+    def _shorten(self) -> None:
+        """Scale down the rows, or columns, that are longer than the max-norm bound."""
         weights = [(weight, group) for group in self.param_groups for weight in group["params"] if weight.dim() > 1]
         for number, (weight, group) in enumerate(weights, 1):
-            if number < len(weights) or group["bounded"] == "outgoing":
-                yield weight, group
-
-
-def _shorten(weight: Tensor, group: dict[str, Any]) -> None:
-    """Scale down the rows, or columns, that are longer than the max-norm bound."""
-    axis, largest = BOUNDED.index(group["bounded"]), math.sqrt(group["squared_length"])
-    others = tuple(other for other in range(weight.dim()) if other != axis)
-    lengths = torch.linalg.vector_norm(weight, dim=others, keepdim=True)
-    if lengths.max() > largest:
-        weight.mul_((largest / lengths).clamp_(max=1))
+            if number == len(weights) and group["bounded"] == "incoming":
+                break
+            axis, largest = BOUNDED.index(group["bounded"]), math.sqrt(group["squared_length"])
+            others = tuple(other for other in range(weight.dim()) if other != axis)
+            lengths = torch.linalg.vector_norm(weight, dim=others, keepdim=True)
+            if lengths.max() > largest:
+                weight.mul_((largest / lengths).clamp_(max=1))
 
 
 class EpochTable(LRScheduler):

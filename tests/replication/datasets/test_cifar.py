@@ -13,8 +13,7 @@ import pytest
 
 from contdrop.errors import UserError
 from contdrop.replication.datasets import cifar, download
-from contdrop.replication.datasets.dataset import MissingError
-from contdrop.replication.datasets.file_source import File
+from contdrop.replication.datasets.dataset import File, MissingError
 from data_files import Recorder, files_at, real, serving
 from fuzzing import memory_below, mutants, refusal, survives
 

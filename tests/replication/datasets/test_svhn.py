@@ -10,8 +10,7 @@ import pytest
 
 from contdrop.errors import UserError
 from contdrop.replication.datasets import svhn
-from contdrop.replication.datasets.dataset import MissingError
-from contdrop.replication.datasets.file_source import File
+from contdrop.replication.datasets.dataset import File, MissingError
 from data_files import real
 from fuzzing import by_file, memory_below, mutants, refusal, survives
 

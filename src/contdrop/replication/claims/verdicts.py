@@ -181,18 +181,13 @@ def counts(entries: Iterable[ClaimVerdict]) -> dict[str, int]:
     return {verdict: counted[verdict] for verdict in VERDICTS}
 
 
-# Of one claim or comparison, and of several.
-_IN_WORDS = {
-    HOLDS: ("holds", "hold"),
-    FAILS: ("does not hold", "do not hold"),
-    OPEN: ("is open", "are open"),
-    OUT: ("is not testable here", "are not testable here"),
-}
-
-
 def in_words(entries: Iterable[ClaimVerdict]) -> str:
     """Return the counts in words: "9 hold, 1 does not hold, 17 are open, 4 are not testable here"."""
-    return ", ".join(f"{number} {_IN_WORDS[verdict][number != 1]}" for verdict, number in counts(entries).items())
+    one = {HOLDS: "holds", FAILS: "does not hold", OPEN: "is open", OUT: "is not testable here"}
+    many = {HOLDS: "hold", FAILS: "do not hold", OPEN: "are open", OUT: "are not testable here"}
+    return ", ".join(
+        f"{number} {(one if number == 1 else many)[verdict]}" for verdict, number in counts(entries).items()
+    )
 
 
 def _examine(tests: Sequence[Contrast], runs: Mapping[str, Runs]) -> dict[tuple[str, str], ContrastResult]:
@@ -280,7 +275,9 @@ def _entry(
     if claim.unplanned:
         return ClaimVerdict(claim, OPEN, f"no study of the protocol: {claim.unplanned}")
     if claim.trade_off:
-        return _balanced(claim, ratios)
+        low, high = min(ratios), max(ratios)
+        span = f"covariance over variance is {low:.6g} to {high:.6g} over {len(ratios)} laws"
+        return ClaimVerdict(claim, FAILS if high - low <= _SAME * high else HOLDS, span)
     if claim.equations:
         checked = tuple(equations[number] for number in claim.equations)
         verdict = HOLDS if all(each.verdict in claim.allowed for each in checked) else FAILS
@@ -288,12 +285,6 @@ def _entry(
     evidence = tuple(found[test.study, test.key] for test in claim.tests)
     verdict = _together(claim, evidence)
     return ClaimVerdict(claim, verdict, _reason(verdict, evidence), evidence)
-
-
-def _balanced(claim: Claim, ratios: Sequence[float]) -> ClaimVerdict:
-    same = max(ratios) - min(ratios) <= _SAME * max(ratios)
-    span = f"covariance over variance is {min(ratios):.6g} to {max(ratios):.6g} over {len(ratios)} laws"
-    return ClaimVerdict(claim, FAILS if same else HOLDS, span)
 
 
 def _together(claim: Claim, evidence: Sequence[ContrastResult]) -> str:
@@ -311,9 +302,9 @@ def _together(claim: Claim, evidence: Sequence[ContrastResult]) -> str:
 def _reason(verdict: str, evidence: Sequence[ContrastResult]) -> str:
     counted = Counter(each.verdict for each in evidence)
     parts = ", ".join(f"{number} {_SHORT[name][number > 1]}" for name in _SHORT if (number := counted[name]))
+    exploratory = all(each.test.study in EXPLORATORY for each in evidence)
     reason = f"{plural(len(evidence), 'comparison')}: {parts}"
-    if all(each.test.study in EXPLORATORY for each in evidence):
-        reason += "; exploratory, so that it is not decided"
+    reason += "; exploratory, so that it is not decided" if exploratory else ""
     return f"{reason}; {_wanted(evidence)}" if verdict == OPEN else reason
 
 

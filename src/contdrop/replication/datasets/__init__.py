@@ -31,10 +31,10 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> DatasetSource:
-    for source in SOURCES:
-        if source.name == name:
-            return source
-    raise UserError(f"unknown data set {name!r}; {suggest(name.lower().replace('_', '-'), names())}")
+    known = {source.name: source for source in SOURCES}
+    if name not in known:
+        raise UserError(f"unknown data set {name!r}; {suggest(name.lower().replace('_', '-'), known)}")
+    return known[name]
 
 
 def first_here(names: Sequence[str], directory: pathlib.Path | None = None) -> str:

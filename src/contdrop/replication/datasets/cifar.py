@@ -21,8 +21,8 @@ from ..._files import replacing
 from ..._text import printable
 from ...errors import UserError
 from . import download
-from .dataset import DownloadProgress, Images, Labels
-from .file_source import File, FileSource
+from .dataset import File, FileSource, Images, Labels
+from .download import DownloadProgress
 
 Records = npt.NDArray[np.uint8]  # [N, 1 + 3072]: label and planes
 
@@ -96,22 +96,21 @@ def _keep(content: bytes, file: File, archive: pathlib.Path, progress: DownloadP
 
 def parse(content: bytes, images: int, classes: int, file: str) -> Records:
     """Return the records of a batch of either version; no label is as large as the first byte of a pickle."""
-    records = _unpickled(content, images, file) if content[:1] == b"\x80" else _plain(content, images, file)
+    expected = images * _RECORD
+    if content[:1] == b"\x80":
+        records = _unpickled(content, images, file)
+    elif len(content) == expected:
+        records = np.frombuffer(content, np.uint8).reshape(images, _RECORD)
+    else:
+        much = "truncated" if len(content) < expected else "too long"
+        raise UserError(
+            f"{file}: {much}, expected {expected:,} bytes for {images:,} images of {_RECORD}; got {len(content):,}"
+        )
     wrong = records[:, 0] >= classes
     if wrong.any():
         at = int(np.argmax(wrong))
         raise UserError(f"{file}: expected labels from 0 to {classes - 1}; that of image {at} is {records[at, 0]}")
     return records
-
-
-def _plain(content: bytes, images: int, file: str) -> Records:
-    expected = images * _RECORD
-    if len(content) != expected:
-        much = "truncated" if len(content) < expected else "too long"
-        raise UserError(
-            f"{file}: {much}, expected {expected:,} bytes for {images:,} images of {_RECORD}; got {len(content):,}"
-        )
-    return np.frombuffer(content, np.uint8).reshape(images, _RECORD)
 
 
 def _unpickled(content: bytes, images: int, file: str) -> Records:

@@ -7,6 +7,7 @@ networks have them, not as the development kit numbers them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -21,7 +22,8 @@ import numpy.typing as npt
 from ..._files import reading
 from ..._text import printable
 from ...errors import UserError
-from .dataset import Dataset, DatasetSource, DownloadProgress, Examples, MissingError
+from .dataset import Dataset, DatasetSource, Examples, MissingError
+from .download import DownloadProgress
 
 Image = npt.NDArray[np.uint8]  # [3, height, width], red, green and blue
 
@@ -113,8 +115,12 @@ class WholeSource(DatasetSource):
     def missing(self, directory: pathlib.Path) -> tuple[str, ...]:
         folder = self.path(directory)
         absent = tuple(part for part in _PARTS if not (folder / part).is_dir())
-        few = 0 if absent else len(self.classes) - _count_classes(folder / "train")
-        return (f"{few:,} classes of train",) if few > 0 else absent
+        if absent:
+            return absent
+        few = len(self.classes)
+        with contextlib.suppress(UserError):  # a folder that cannot be read, about which loading complains
+            few -= len(_class_names(folder / "train"))
+        return (f"{few:,} classes of train",) if few > 0 else ()
 
     def load(self, directory: pathlib.Path) -> Dataset:
         self.check(directory)
@@ -144,24 +150,14 @@ class FolderSource(DatasetSource):
 
     Attributes:
         synsets: Names of the classes' folders.
-        training: Images of each class to train on.
-        testing: Images of each class to test on.
         offered: Where the folders are to be had.
     """
 
     synsets: tuple[str, ...]
     shape: tuple[int, int, int] = (3, 96, 96)
-    training: int = 20
-    testing: int = 10
+    train: int = 200
+    test: int = 100
     offered: str = _OWNER
-
-    @property
-    def train(self) -> int:
-        return self.training * len(self.classes)
-
-    @property
-    def test(self) -> int:
-        return self.testing * len(self.classes)
 
     def missing(self, directory: pathlib.Path) -> tuple[str, ...]:
         names = (f"{part}/{synset}" for part in _PARTS for synset in self.synsets)
@@ -174,7 +170,8 @@ class FolderSource(DatasetSource):
                 f"{self.name}: {len(missing)} of {2 * len(self.synsets)} folders are missing; put {missing[0]} and "
                 f"others into {folder}; {self.offered}"
             )
-        train, test = self.part(folder / "train", self.training), self.part(folder / "val", self.testing)
+        numbers = zip(_PARTS, (self.train, self.test))
+        train, test = (self.part(folder / part, number // len(self.classes)) for part, number in numbers)
         said = f"{self.title}, the first images of each class, {self.shape[-1]} pixels wide"
         return self.dataset(train, test, said)
 
@@ -209,14 +206,6 @@ def class_folders(folder: pathlib.Path) -> Images:
 
 def _class_names(folder: pathlib.Path) -> tuple[str, ...]:
     return tuple(name for name in _listing(folder) if _SYNSET.fullmatch(name) and (folder / name).is_dir())
-
-
-def _count_classes(folder: pathlib.Path) -> int:
-    """Count the classes; none in a folder that cannot be read, about which loading complains."""
-    try:
-        return len(_class_names(folder))
-    except UserError:
-        return 0
 
 
 def with_devkit(folder: pathlib.Path, devkit: pathlib.Path) -> Images:

@@ -24,8 +24,7 @@ from ..._files import reading
 from ..._text import printable, some_of
 from ...errors import UserError
 from . import download
-from .dataset import Images, Labels
-from .file_source import File, FileSource
+from .dataset import File, FileSource, Images, Labels
 
 _TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _MATRIX, _COMPRESSED = 14, 15

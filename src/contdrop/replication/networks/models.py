@@ -170,13 +170,11 @@ class MLP(Model):
 
     def _layers(self, method: Method) -> dict[str, nn.Module]:
         layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
-        reads_hidden = False
         for name, before, units in zip(self.hidden_layers, self.widths, self.widths[1:]):
             layers[name] = hidden_layer(
-                method, before, units, activation=self.activation, scale=self.scale, reads_hidden=reads_hidden
+                method, before, units, activation=self.activation, scale=self.scale, reads_hidden=len(layers) > 1
             )
-            reads_hidden = True
-        layers["output"] = output_layer(method, *self.widths[-2:], scale=self.scale, reads_hidden=reads_hidden)
+        layers["output"] = output_layer(method, *self.widths[-2:], scale=self.scale, reads_hidden=len(layers) > 1)
         return layers
 
 

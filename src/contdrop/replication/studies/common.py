@@ -27,15 +27,8 @@ Features = npt.NDArray[np.float32]
 # The paper's six methods; fast dropout, which it names but does not run; and the controls of the continuous laws,
 # Bernoulli masks of the same mean and relative variance, without which a gain may come from their strength alone.
 METHODS = (
-    "none",
-    "bernoulli",
-    "adaptive",
-    "dropconnect",
-    "uniform",
-    "gaussian",
-    "fast",
-    "bernoulli-matched",
-    "bernoulli-matched:uniform",
+    *("none", "bernoulli", "adaptive", "dropconnect", "uniform", "gaussian"),
+    *("fast", "bernoulli-matched", "bernoulli-matched:uniform"),
 )
 
 # With unscaled masks the mean of a mask changes the rate at which layers learn, so no dropout has a halved twin.

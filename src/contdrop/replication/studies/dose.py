@@ -177,16 +177,6 @@ SIGMA = DOSE_5000.replace(
 
 # In the order of their value to the question; the protocol gives the cost of each.
 STUDIES = (
-    DOSE_1000,
-    DOSE_5000,
-    FASHION_MLP,
-    cifar_studies.NIN_HEAD,
-    FULL_RELU,
-    COADAPTATION,
-    SIGMA,
-    CNN_GAUSSIAN,
-    FULL_SIGMOID,
-    FASHION_CNN,
-    AUTHORS_RELU,
-    CNN_UNIFORM,
+    *(DOSE_1000, DOSE_5000, FASHION_MLP, cifar_studies.NIN_HEAD, FULL_RELU, COADAPTATION),
+    *(SIGMA, CNN_GAUSSIAN, FULL_SIGMOID, FASHION_CNN, AUTHORS_RELU, CNN_UNIFORM),
 )

@@ -13,7 +13,6 @@ from .. import datasets, pretrained
 from ..datasets import first_here, ilsvrc
 from ..networks import VGG, ConvLocal, VGGHead
 from ..networks.models import dense_forward
-from ..pretrained import published
 from ..recipes import LayeredPlateau, Steps
 from . import common
 from .common import Changed
@@ -140,9 +139,9 @@ class VggMaps(Configuration):
 
     def __call__(self) -> Data:
         found = datasets.load(first_here((self.name, *self.instead)))
-        train, test = common.scaled(*(published.vgg_maps(found, part) for part in ("train", "test")))
+        train, test = common.scaled(*(pretrained.vgg_maps(found, part) for part in ("train", "test")))
         marks = [] if found.name == self.name else [found.title]
-        marks += [] if published.is_vgg_here() else ["convolutions of random weights, as published ones are not here"]
+        marks += [] if pretrained.is_vgg_here() else ["convolutions of random weights, as published ones are not here"]
         return Data(
             train=(train, found.train_labels),
             test=(test, found.test_labels),
