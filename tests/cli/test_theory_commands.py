@@ -50,8 +50,8 @@ def test_json_has_every_number(run):
 
 def test_plot(run, tmp_path):
     pytest.importorskip("matplotlib")
-    name = "theory.png"
-    code, _, err = run("--draws", "1000", "--plot", str(tmp_path / name))
+    (tmp_path / "plots").mkdir()
+    code, _, err = run("--draws", "1000", "--plot", "plots/theory.png")
     assert code == 0, err
-    assert (tmp_path / name).stat().st_size > 20_000
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+    (plot,) = (tmp_path / "plots").iterdir()
+    assert (plot.name, plot.stat().st_size > 20_000) == ("theory.png", True)

@@ -105,7 +105,7 @@ class Stages:
         self._screen = Console(stderr=True)
 
     @contextlib.contextmanager
-    def __call__(self, name: str, steps: int) -> Iterator[Callable[[], None]]:
+    def __call__(self, name: str, steps: int = 1) -> Iterator[Callable[[], None]]:
         """Run one stage; its body calls the yielded function once for each of its ``steps``."""
         self._number += 1
         label = f"[{self._number}/{self._total}] {name}"

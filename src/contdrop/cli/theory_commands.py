@@ -59,9 +59,8 @@ def theory(
     stage = Stages(3 if plot_file is None else 4)
     with stage("equations", len(paper_equations.EQUATIONS)) as after_each:
         found = paper_equations.check_equations(draws, seed, after_each)
-    with stage("expected gradient", 1) as after_each:
+    with stage("expected gradient"):
         shares = paper_equations.unexplained_shares(draws, seed)
-        after_each()
     with stage("trade-off and normality", 2) as after_each:
         trade_offs = paper_equations.trade_offs(seed)
         after_each()
@@ -83,12 +82,8 @@ def theory(
         if details:
             _show_laws(trade_offs, normality)
     if plot_file:
-        with stage("plot", 1) as after_each:
-            try:
-                draw_theory(shares, plot_file)
-            except OSError as error:
-                raise UserError(f"--plot: cannot write {plot_file}: {error.strerror}") from error
-            after_each()
+        with stage("plot"):
+            draw_theory(shares, plot_file)
 
 
 def check_theory(draws: int, plot_file: pathlib.Path | None) -> None:
@@ -258,10 +253,13 @@ def save_plot(figure: Any, path: pathlib.Path) -> None:
     """Write a figure; the same numbers give the same file."""
     import matplotlib
 
-    ending = path.suffix.lower()
-    with replacing(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "contdrop"}):
-        metadata = {"Date": None} if ending == ".svg" else None
-        figure.savefig(temporary, format=ending.removeprefix("."), dpi=160, metadata=metadata)
+    form = path.suffix.lower().removeprefix(".")
+    metadata = {"Date": None} if form == "svg" else None
+    try:
+        with replacing(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "contdrop"}):
+            figure.savefig(temporary, format=form, dpi=160, metadata=metadata)
+    except OSError as error:
+        raise UserError(f"--plot: cannot write {path}: {error.strerror}") from error
 
 
 def certify_command(

@@ -32,10 +32,8 @@ def claims_of(store: Store, everything: Sequence[Results]) -> list[ClaimVerdict]
     return judge(concerned, runs, {}, ())
 
 
-def claims_table(found: Sequence[ClaimVerdict]) -> Table | None:
-    """Return a table with a row for each claim, or None without claims."""
-    if not found:
-        return None
+def claims_table(found: Sequence[ClaimVerdict]) -> Table:
+    """Return a table with a row for each claim."""
     rows = tuple(
         (
             Cell(f"{entry.claim.id} {entry.claim.text}", entry.claim.id),
@@ -77,9 +75,9 @@ def _samples(dataset: str, directory: pathlib.Path | None) -> Picture | None:
 def _overall(store: Store, everything: Sequence[Results]) -> Overall:
     from .paper_figures import claims_picture
 
-    entries = claims_of(store, everything)
-    tables, picture = (claims_table(entries), paper_ranks(everything)), claims_picture(entries)
-    return Overall(tuple(table for table in tables if table), (picture,) if picture else ())
+    entries, ranks = claims_of(store, everything), paper_ranks(everything)
+    tables = (ranks,) if ranks else ()
+    return Overall((claims_table(entries), *tables), (claims_picture(entries),)) if entries else Overall(tables)
 
 
 def paper_ranks(every: Sequence[Results]) -> Table | None:

@@ -126,8 +126,5 @@ def fit_whitening(images: npt.NDArray[np.generic], eps: float = 0.1) -> Whitenin
 
 def fitted_whitening(images: npt.NDArray[np.generic], eps: float = 0.1) -> Whitening:
     """Return :func:`fit_whitening` from the cache, by the content of the images."""
-
-    def compute() -> dict[str, np.ndarray]:
-        return dataclasses.asdict(fit_whitening(images, eps))
-
-    return Whitening(**cached("zca", (_WHITENING_VERSION, fingerprint(images), eps), compute))
+    key = _WHITENING_VERSION, fingerprint(images), eps
+    return Whitening(**cached("zca", key, lambda: dataclasses.asdict(fit_whitening(images, eps))))

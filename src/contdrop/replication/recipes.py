@@ -356,12 +356,13 @@ def _caffe_sgd(
 
     As Caffe's networks and cuda-convnet's have it. Parameters that are frozen are left out.
     """
-    trained = [(name.split("."), each) for name, each in model.named_parameters() if each.requires_grad]
     weights: dict[float, list[nn.Parameter]] = {}
-    for layers, parameter in trained:
-        if parameter.dim() > 1:
-            weights.setdefault(decay(layers), []).append(parameter)
-    biases = [parameter for _, parameter in trained if parameter.dim() < 2]
+    biases = []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dim() > 1:
+            weights.setdefault(decay(name.split(".")), []).append(parameter)
+        elif parameter.requires_grad:
+            biases.append(parameter)
     groups: list[dict[str, Any]] = [{"params": each, "weight_decay": amount} for amount, each in weights.items()]
     groups.append({"params": biases, "lr": 2 * recipe.learning_rate})
     return torch.optim.SGD(groups, recipe.learning_rate, momentum=recipe.momentum, fused=True)

@@ -117,9 +117,8 @@ def claims(
     """
     theory_commands.check_theory(draws, plot_file)
     stage = Stages(2)
-    with stage("archives", 1) as after_each:
+    with stage("archives"):
         runs = verdicts.gather(results)
-        after_each()
     with stage("equations", len(paper_equations.EQUATIONS)) as after_each:
         found = paper_equations.check_equations(draws, 0, after_each)
     equations = {check.number: EquationResult(check.number, check.verdict, check.verdict_text) for check in found}
@@ -138,9 +137,7 @@ def claims(
     if plot_file:
         from . import paper_figures  # matplotlib takes a second
 
-        picture = paper_figures.claims_picture(entries)
-        if picture:
-            theory_commands.save_plot(picture.draw(), plot_file)
+        theory_commands.save_plot(paper_figures.claims_picture(entries).draw(), plot_file)
 
 
 def _show_claims(entries: list[ClaimVerdict], details: bool) -> None:

@@ -69,9 +69,6 @@ def check(name: str, directory: pathlib.Path | None = None) -> DatasetCheck:
     """Read and verify all of a data set."""
     source, place = find(name), dataset.data_directory(directory)
     try:
-        detail = source.check(place)
-    except MissingError as problem:
-        return DatasetCheck(name, "missing", str(problem))
+        return DatasetCheck(name, "ok", source.check(place))
     except UserError as problem:
-        return DatasetCheck(name, "damaged", str(problem))
-    return DatasetCheck(name, "ok", detail)
+        return DatasetCheck(name, "missing" if isinstance(problem, MissingError) else "damaged", str(problem))

@@ -52,10 +52,7 @@ def read_content(path: pathlib.Path, limit: int | None = None) -> bytes:
 def members(archive: pathlib.Path, wanted: Collection[str], title: str) -> Iterator[tuple[str, bytes]]:
     """Yield path and content of each wanted file, in the order of the archive, one in memory at a time.
 
-    Args:
-        archive: The file.
-        wanted: Paths in the archive.
-        title: What to call it in an error.
+    Errors call the archive by its title.
 
     Raises:
         UnavailableError: It cannot be read, or lacks a file, or one is larger than any data file is.

@@ -147,21 +147,12 @@ def _arrays(file: BinaryIO, size: int) -> Iterator[_Array]:
     raise _BrokenError(f"it has more than {_MOST_VARIABLES} variables")
 
 
-class _Stored:
-    """Stand-in for a decompressor where a variable is not compressed."""
-
-    unconsumed_tail, eof = b"", False
-
-    def decompress(self, packed: bytes, _: int) -> bytes:
-        return packed
-
-
 class _Variable:
     """The elements of a variable, unpacked, never more than a chunk ahead."""
 
     def __init__(self, file: BinaryIO, length: int, order: str, *, compressed: bool) -> None:
         self._file, self._left, self._order, self._buffer = file, length, order, bytearray()
-        self._unpacker = zlib.decompressobj() if compressed else _Stored()
+        self._unpacker = zlib.decompressobj() if compressed else None
 
     def array(self) -> _Array | None:
         """Read all but the values; return None for text, structures and complex numbers."""
@@ -209,15 +200,15 @@ class _Variable:
         return found
 
     def _piece(self) -> bytes:
-        packed = self._unpacker.unconsumed_tail
+        packed = self._unpacker.unconsumed_tail if self._unpacker else b""
         if not packed:
             packed = self._file.read(min(self._left, _CHUNK))
             self._left -= len(packed)
         try:
-            piece = self._unpacker.decompress(packed, _CHUNK)
+            piece = self._unpacker.decompress(packed, _CHUNK) if self._unpacker else packed
         except zlib.error as error:
             raise _BrokenError(f"damaged compressed data ({error})") from error
-        if not piece and (self._unpacker.eof or not packed):
+        if not piece and (not packed or (self._unpacker and self._unpacker.eof)):
             raise _BrokenError("truncated, a variable is smaller than what it holds")
         return piece
 

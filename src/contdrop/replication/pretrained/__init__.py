@@ -401,13 +401,9 @@ class Published:
     @property
     def parameters(self) -> int:
         """Number of the network's parameters, without building it in memory."""
-        return sum(parameter.numel() for parameter in self._outline().parameters())
+        return sum(parameter.numel() for parameter in self.outline().parameters())
 
-    def lacking(self, found: Layers) -> tuple[str, ...]:
-        """Return the layers of the network that a file does not have."""
-        return lacking(self._outline(), found)
-
-    def _outline(self) -> nn.Module:
+    def outline(self) -> nn.Module:
         """Build the network on the meta device, without values."""
         with torch.device("meta"):
             return self.network()
@@ -472,6 +468,6 @@ class Pretrained(Configuration):
         published = find(self.weights)
         path = published.here()
         network, found = self.model(method), read(path)
-        left, expected = assign(network, found, str(path)).left, published.lacking(found)
+        left, expected = assign(network, found, str(path)).left, lacking(published.outline(), found)
         refuse_lacking([name for name in left if name in expected], str(path))
         return network

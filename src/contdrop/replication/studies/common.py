@@ -45,6 +45,8 @@ CANDIDATES = {
 
 FOLLOWS = {"bernoulli-matched": "gaussian"}
 
+TENTHS = tuple(f"{tenths / 10:g}" for tenths in range(1, 11))  # widths of the Gaussian in the paper's Figure 3
+
 # One run of a few epochs would choose by luck; the report says how far apart the candidates were.
 SELECTION_RUNS = 3
 

@@ -165,12 +165,10 @@ COADAPTATION = DOSE_5000.replace(
     measure=CommonNoise(_RELU),
 )
 
-_WIDTHS = tuple(f"gaussian:sigma={tenths / 10:g}" for tenths in range(1, 11))
-
 SIGMA = DOSE_5000.replace(
     name="sigma-5000",
     title="MNIST, 784-800-800-10, ReLU, 5000 training images: error against the Gaussian's width",
-    methods=("bernoulli", *_WIDTHS),
+    methods=("bernoulli", *(f"gaussian:sigma={width}" for width in common.TENTHS)),
     reference="bernoulli",
     sizes=_size(10, 20),
 )

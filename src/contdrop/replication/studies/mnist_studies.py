@@ -134,8 +134,6 @@ CNN_UNIFORM = CNN_GAUSSIAN.replace(
 )
 
 
-_TENTHS = tuple(f"{tenths / 10:g}" for tenths in range(1, 11))
-
 SIGMA = RELU.replace(
     name="mnist-sigma",
     title="MNIST, 784-800-800-10, ReLU: error against the Gaussian's width",
@@ -143,8 +141,8 @@ SIGMA = RELU.replace(
     # The paper says "variance in {0.1, ..., 1.0}" and plots standard deviations, so both readings are run.
     methods=(
         "bernoulli",
-        *(f"gaussian:sigma={width}" for width in _TENTHS),
-        *(f"gaussian:variance={width}" for width in _TENTHS),
+        *(f"gaussian:sigma={width}" for width in common.TENTHS),
+        *(f"gaussian:variance={width}" for width in common.TENTHS),
     ),
     reference="bernoulli",
     candidates={},
