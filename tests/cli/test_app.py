@@ -20,21 +20,12 @@ pytest.importorskip("typer")
 
 from contdrop.cli import app
 from contdrop.errors import UserError
+from contdrop.lab.store.writer import Store
 from contdrop_bench import contestants, plot, sections, sheets
 from contdrop_bench.command import SECTIONS, parse_sections, parse_sizes
 from contdrop_bench.goals import goals
 from contdrop_bench.results import BOTH, FORWARD, Report, Timing
 from contdrop_bench.timing import interleave, repetitions
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["contdrop", *arguments])
-        code = app.run()
-        return code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -52,60 +43,132 @@ def quick(tmp_path_factory):
     return out.getvalue(), err.getvalue(), picture
 
 
-def test_help_teaches(run):
-    for arguments in ((), ("--help",)):
-        code, out, err = run(*arguments)
-        assert (code, err) == (0, "")
-        assert "bench" in out
-        assert "contdrop COMMAND --help" in out
-    code, out, err = run("bench", "--help")
+HELP = {
+    "": ("bench", "contdrop COMMAND --help"),
+    "bench": ("contdrop bench --quick", *SECTIONS, "--json", "--plot", "--instructions", "nanoseconds per element"),
+    "report": ("contdrop report\n", "--watch", "--margin", "--json", "--out"),
+    "serve": ("contdrop serve\n", "--port", "127.0.0.1"),
+    "theory": ("contdrop theory --details", "--draws", "--json", "--plot", "standard errors", "docs/theory.md"),
+    "data": ("list", "get", "check", "CONTDROP_DATA", "contdrop data get mnist"),
+    "data list": ("contdrop data list", "--data-dir"),
+    "data get": ("contdrop data get", "--data-dir"),
+    "data check": ("contdrop data check", "--data-dir"),
+}
+
+
+@pytest.mark.parametrize("command", HELP)
+def test_help_teaches(cli, command):
+    code, out, err = cli(*command.split(), "--help")
     assert (code, err) == (0, "")
-    assert "contdrop bench --quick" in out
-    assert all(word in out for word in (*SECTIONS, "--json", "--plot", "--instructions", "nanoseconds per element"))
+    assert all(words in out for words in HELP[command])
+    if command in ("", "data", "weights"):  # groups: without a command they print it, too
+        assert cli(*command.split()) == (0, out, "")
 
 
-def test_version(run):
-    assert run("--version") == (0, f"contdrop {contdrop.__version__}\n", "")
+def test_version(cli):
+    assert cli("--version") == (0, f"contdrop {contdrop.__version__}\n", "")
+
+
+# A command a line. The files notes.txt (no store), empty.db, study.py (no study) and folder are there.
+REFUSED = """
+bench --sizes abc
+bench --sizes 1000,
+bench --sizes -5
+bench --sizes 0
+bench --sections step,speed
+bench --rounds 0
+bench --steps -1
+bench --threads 0
+bench --threads 3000000000
+bench --plot speed.pdf
+bench --plot nowhere/speed.png
+bench --plot speed.png --sections step
+theory --draws 10
+theory --seed -1
+theory --plot theory.pdf
+theory --plot nowhere/theory.png
+run digits-mpl
+run digits-mlp --methods gausian
+run digits-mlp --methods gaussian:sigma=-1
+run digits-mlp --methods ,
+run digits-mlp --runs 0
+run digits-mlp --epochs -3
+run digits-mlp --workers 0
+run digits-mlp --threads 0
+run digits-mlp --preset huge
+run digits-mlp --executor slurm
+run digits-mlp --seed -1
+run digits-mlp --store no/such/runs.db
+run mnist-mlp-relu --preset quick
+status
+status --store folder
+export
+export --format xml
+report --store none.db --out out
+report --store folder --out out
+report --store notes.txt --out out
+report --store empty.db --out out --margin 0
+report --store empty.db --out out --margin nan
+report --store empty.db --watch --json
+report --store empty.db --out notes.txt
+serve --store none.db --port 0
+serve --store folder --port 0
+serve --store notes.txt --port 0
+serve --store empty.db --port 0 --margin 0
+serve --store empty.db --port 0 --margin nan
+serve --store empty.db --port 65536
+compare study.py --kind text
+compare study.py --init new.py
+data get mnits
+data check digits mnits
+data get mnist --data-dir notes.txt
+weights check nin
+weights check nin-cifar10
+weights check nin-cifar10 --weights nowhere
+"""
+
+
+def test_a_usage_error_is_one_line_and_nothing_is_made(cli, snapshot, tmp_path):
+    (tmp_path / "notes.txt").write_text("not a database, but long enough to be read as one" * 20)
+    (tmp_path / "study.py").write_text("study = None\n")
+    (tmp_path / "folder").mkdir()
+    Store(tmp_path / "empty.db", create=True).close()
+    refused = []
+    for command in REFUSED.strip().splitlines():
+        code, out, err = cli(*command.split())
+        assert (code, out, err.count("\n")) == (2, "", 1), command
+        assert not {"runs.db", "none.db", "out", "new.py", "speed.png", "theory.png"} & {*os.listdir()}, command
+        refused.append(f"{command}\n    {err}".replace(str(tmp_path), "DIR"))
+    snapshot("usage_errors", "".join(refused))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--sizes abc", "--sizes: expected sizes such as 1000, 1e6 or 128x800, separated by commas; got 'abc'"),
-        ("--sizes 1000,", "got ''"),
-        ("--sizes -5", "got '-5'"),
-        ("--sizes 0", "at least one element; got '0'"),
-        ("--sizes 1e15", "needs about 32000000 GB of memory"),
         pytest.param(
-            f"--sizes 1000,{'9' * 5000}", f"expected numbers of at most 18 digits; got '{'9' * 39}…'", id="long number"
+            f"bench --sizes 1000,{'9' * 5000}",
+            f"expected numbers of at most 18 digits; got '{'9' * 39}…'",
+            id="long number",
         ),
-        pytest.param(f"--sizes {'9x' * 3000}9", "… needs more than 1000000000000 GB of memory", id="many axes"),
-        ("--sections step,speed", "--sections: expected some of elementwise, types, memory, step, dropconnect"),
-        ("--rounds 0", "--rounds: expected a whole number of at least 1; got 0"),
-        ("--rounds many", "'--rounds'"),
-        ("--steps -1", "--steps: expected"),
-        ("--threads 0", "--threads: expected a whole number of at least 1; got 0"),
-        ("--threads 3000000000", "--threads: expected a whole number of at most 1024; got 3000000000"),
-        ("--instructions sse", "--instructions: "),
-        ("--plot speed.pdf", "--plot: expected a file name that ends in .png or .svg; got 'speed.pdf'"),
-        ("--plot nowhere/speed.png", "--plot: there is no directory 'nowhere'"),
-        ("--plot speed.png --sections step", "--plot: draws the elementwise section"),
-        ("--frobnicate", "--frobnicate"),
-        ("more", "more"),
+        pytest.param(f"bench --sizes {'9x' * 3000}9", "… needs more than 1000000000000 GB of memory", id="many axes"),
+        ("bench --sizes 1e15", "--sizes: 1e15 needs about 32000000 GB of memory"),
+        ("bench --instructions sse", "--instructions: "),
+        ("bench --rounds many", "'--rounds'"),
+        ("bench --frobnicate", "--frobnicate"),
+        ("bench more", "more"),
+        ("speed", "'speed'"),
+        ("theory --draws many", "Invalid value for '--draws'"),
+        ("run digits-mlp --runs many", "--runs"),
+        ("run", "EXPERIMENT"),
+        ("data get", "Missing argument 'NAME'"),
+        ("data fetch mnist", "fetch"),
     ],
 )
-def test_a_usage_error_gets_one_line_and_code_2(run, arguments, message):
-    code, out, err = run("bench", *arguments.split())
-    assert (code, out) == (2, "")
-    assert err.startswith("contdrop: ")
-    assert err.count("\n") == 1
-    assert message in err
-
-
-def test_an_unknown_command_gets_one_line_and_code_2(run):
-    code, out, err = run("speed")
+def test_other_usage_errors_are_one_line_too(cli, arguments, message):
+    code, out, err = cli(*arguments.split())
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "'speed'" in err
+    assert err.startswith("contdrop: ")
+    assert message in err
 
 
 @pytest.mark.parametrize(
@@ -185,12 +248,12 @@ def test_documentation_is_written_between_its_markers(quick, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("instructions", ["portable", None])
-def test_tables_on_the_terminal(run, instructions):
+def test_tables_on_the_terminal(cli, instructions):
     if instructions and contdrop.backend().name != "native":
         pytest.skip("only the native back end has instruction sets")
     force = ["--instructions", instructions] if instructions else []
     before = contdrop.backend(), torch.get_num_threads()
-    code, out, err = run(
+    code, out, err = cli(
         "bench", "--quick", "--sections=elementwise", "--sizes=50", "--rounds=1", "--threads=1", *force
     )
     assert code == 0, err

@@ -113,10 +113,3 @@ def test_a_page_that_could_not_be_written_is_refused_before_the_training(cli):
     assert (code, err.count("\n")) == (2, 1)
     assert "--out: expected a directory; study.py is a file" in err
     assert not pathlib.Path("runs.db").exists()
-
-
-def test_options_that_would_be_forgotten_are_refused(cli):
-    pathlib.Path("study.py").write_text(STUDY)
-    assert "--kind: expected --init FILE" in cli("compare", "study.py", "--kind", "text")[2]
-    assert "--init: expected no study beside it" in cli("compare", "study.py", "--init", "new.py")[2]
-    assert not pathlib.Path("new.py").exists()

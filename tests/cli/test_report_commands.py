@@ -20,23 +20,12 @@ from stores import METHODS, make_store
 
 pytest.importorskip("typer")
 
-from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.lab.extensions import Extension
 from contdrop.lab.report import live_server, page
 from contdrop.lab.report.live_page import LivePage
 from contdrop.lab.report.live_server import ReportServer
 from contdrop.lab.store.writer import Store
-
-
-@pytest.fixture
-def run(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["contdrop", *map(str, arguments)])
-        code = app.run()
-        return code, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -53,19 +42,8 @@ def store(tmp_path):
     return make_store(tmp_path / "runs.db", runs=6, epochs=1, images=200)
 
 
-def test_help_teaches(run):
-    for command, words in {
-        "report": ("--watch", "--margin", "--json", "--out"),
-        "serve": ("--port", "127.0.0.1"),
-    }.items():
-        code, out, err = run(command, "--help")
-        assert (code, err) == (0, "")
-        assert f"contdrop {command}\n" in out
-        assert all(word in out for word in words)
-
-
-def test_report(run, store, tmp_path):
-    code, out, err = run("report", "--store", store, "--out", tmp_path / "deep" / "out")
+def test_report(cli, store, tmp_path):
+    code, out, err = cli("report", "--store", store, "--out", tmp_path / "deep" / "out")
     assert (code, err) == (0, "")
     assert out.startswith("digits-mlp (quick): ")
     assert f"The page is {tmp_path / 'deep' / 'out' / 'index.html'}\n" in out
@@ -74,8 +52,8 @@ def test_report(run, store, tmp_path):
     assert (tmp_path / "deep" / "out" / "figures").is_dir()
 
 
-def test_report_as_json(run, store, tmp_path):
-    code, out, err = run("report", "--store", store, "--out", tmp_path / "out", "--margin", "0.5", "--json")
+def test_report_as_json(cli, store, tmp_path):
+    code, out, err = cli("report", "--store", store, "--out", tmp_path / "out", "--margin", "0.5", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found["index"] == str(tmp_path / "out" / "index.html")
@@ -87,60 +65,33 @@ def test_report_as_json(run, store, tmp_path):
     assert set(verdict["outcomes"]) == set(METHODS) - {"gaussian"}
 
 
-def test_exit_code_tells_of_failed_jobs(run, tmp_path):
+def test_exit_code_tells_of_failed_jobs(cli, tmp_path):
     store = make_store(tmp_path / "runs.db", runs=2, epochs=1, images=50, failed={("none", 1)})
-    code, out, err = run("report", "--store", store, "--out", tmp_path / "out")
+    code, out, err = cli("report", "--store", store, "--out", tmp_path / "out")
     assert (code, err) == (1, "")
     assert "1 job has failed; the page says why." in out
 
 
-def test_empty_store_is_no_error(run, tmp_path):
+def test_empty_store_is_no_error(cli, tmp_path):
     Store(tmp_path / "runs.db", create=True).close()
-    code, out, err = run("report", "--store", tmp_path / "runs.db", "--out", tmp_path / "out")
+    code, out, err = cli("report", "--store", tmp_path / "runs.db", "--out", tmp_path / "out")
     assert (code, err) == (0, "")
     assert out.startswith("The store is empty")
 
 
-@pytest.mark.parametrize("command", ["report", "serve"])
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--store", "{tmp}/none.db"), "--store: there is no store {tmp}/none.db"),
-        (("--store", "{tmp}"), "--store: expected a file; {tmp} is a directory"),
-        (("--store", "{tmp}/text.db"), "--store: expected a store of contdrop; {tmp}/text.db is none, or damaged"),
-        (("--store", "{tmp}/runs.db", "--margin", "0"), "--margin: expected a number above 0"),
-        (("--store", "{tmp}/runs.db", "--margin", "nan"), "--margin: expected a number above 0"),
-    ],
-)
-def test_usage_errors(run, store, tmp_path, command, arguments, message):
-    (tmp_path / "text.db").write_text("not a database, but long enough to be read as one" * 20)
-    places = ("--out", tmp_path / "out") if command == "report" else ("--port", 0)
-    code, out, err = run(command, *(each.format(tmp=tmp_path) for each in arguments), *places)
-    assert (code, out) == (2, "")
-    assert err.startswith(f"contdrop: {message.format(tmp=tmp_path)}")
-    assert err.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-    assert not (tmp_path / "none.db").exists()
-
-
-def test_more_usage_errors(run, store, tmp_path):
-    assert run("report", "--store", store, "--watch", "--json")[2].startswith("contdrop: --json: prints one report")
+def test_a_page_below_a_file_is_refused(cli, store, tmp_path):
     (tmp_path / "file").write_text("mine")
-    code, out, err = run("report", "--store", store, "--out", tmp_path / "file")
-    assert (code, out, err) == (2, "", f"contdrop: --out: expected a directory; {tmp_path / 'file'} is a file\n")
-    code, _, err = run("report", "--store", store, "--out", tmp_path / "file" / "below")
+    code, _, err = cli("report", "--store", store, "--out", tmp_path / "file" / "below")
     assert code == 2
     assert err.startswith(f"contdrop: --out: cannot write {tmp_path / 'file' / 'below'}: ")
-    code, _, err = run("serve", "--store", store, "--port", 65536)
-    assert (code, err) == (2, "contdrop: --port: expected a number from 0 to 65535; got 65536\n")
 
 
-def test_a_port_that_is_taken(run, store):
+def test_a_port_that_is_taken(cli, store):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        code, out, err = run("serve", "--store", store, "--port", port)
+        code, out, err = cli("serve", "--store", store, "--port", port)
     assert (code, out) == (2, "")
     assert err == (
         f"contdrop: --port: {port} is taken by another program; choose another, or --port 0 for any that is free\n"
@@ -201,7 +152,7 @@ def test_the_first_error_is_raised(tmp_path):
         live_server.rebuild_on_change(tmp_path / "none.db", rebuild, print)
 
 
-def test_watch(run, store, tmp_path, monkeypatch):
+def test_watch(cli, store, tmp_path, monkeypatch):
     """Rewritten when the store changes, and once more at the end, when it no longer reloads itself."""
     pages = []
 
@@ -213,7 +164,7 @@ def test_watch(run, store, tmp_path, monkeypatch):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(live_server.time, "sleep", look)
-    code, out, err = run("report", "--store", store, "--out", tmp_path / "out", "--watch")
+    code, out, err = cli("report", "--store", store, "--out", tmp_path / "out", "--watch")
     assert (code, err) == (0, "")
     assert "Watching; Ctrl-C ends this." in out
     assert all('http-equiv="refresh"' in text for text in pages)
@@ -348,8 +299,9 @@ def test_refuses_other_names(server, host):
     assert ask(server, "/", host=f"LOCALHOST:{server.server_address[1]}")[0] == 200
 
 
-def test_serve_command(store, tmp_path):
-    """In a process of its own: prints the address, serves what changes, and ends cleanly with Ctrl-C."""
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_serve_command(store, tmp_path, end):
+    """In a process of its own: prints the address, serves what changes, and ends cleanly, its directory removed."""
     code = (
         "from contdrop.lab.report import live_server, page; live_server.POLL_SECONDS = 0.1; "
         "page.figures.figures = lambda *_: []; "
@@ -379,7 +331,8 @@ def test_serve_command(store, tmp_path):
             threading.Event().wait(0.1)
         else:
             pytest.fail("the page did not change")
-        process.send_signal(signal.SIGINT)
+        assert list(tmp_path.glob("contdrop-report-*"))
+        process.send_signal(end)
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()

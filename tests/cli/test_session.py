@@ -3,7 +3,6 @@
 import os
 import pty
 import re
-import signal
 import socket
 import subprocess
 import sys
@@ -200,19 +199,3 @@ def test_malformed_requests_and_resets_are_silent(sent, capfd):
         time.sleep(0.2)
         server.shutdown()
     assert capfd.readouterr() == ("", "")
-
-
-def test_serve_removes_its_directory_on_sigterm(tmp_path):
-    stores.make_store(tmp_path / "runs.db", methods=("none", "gaussian"), runs=2)
-    environment = {**os.environ, "TMPDIR": str(tmp_path / "scratch")}
-    (tmp_path / "scratch").mkdir()
-    command = [sys.executable, "-m", "contdrop.cli", "serve", "--port", "0", "--store", str(tmp_path / "runs.db")]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert "is at http" in process.stdout.readline()
-        assert any(name.startswith("contdrop-report-") for name in os.listdir(tmp_path / "scratch"))
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (0, "")
-    assert not any(name.startswith("contdrop-report-") for name in os.listdir(tmp_path / "scratch"))

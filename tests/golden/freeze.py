@@ -43,6 +43,10 @@ import numpy as np
 import torch
 
 import contdrop as cd
+from contdrop.lab.data.augmentation import Affine
+from contdrop.lab.study.methods import parse
+from contdrop.replication.networks.models import dense_forward
+from contdrop.replication.studies import STUDIES
 
 HERE = pathlib.Path(__file__).parent
 FROZEN = HERE / "frozen"
@@ -79,7 +83,7 @@ def studies() -> dict[str, Any]:
     for study in golden_studies.STUDIES:
         found[study.name] = _jobs(functools.partial(adapter.train, study))
     found["asked"] = _jobs(golden_studies.asked)
-    digits = adapter.STUDIES["digits-mlp"]
+    digits = STUDIES["digits-mlp"]
     found["digits-mlp"] = _jobs(lambda store: adapter.train(digits, store, epochs=2, runs=1))
     return found
 
@@ -265,7 +269,7 @@ def archive(path: pathlib.Path) -> dict[str, Any]:
 def plans() -> dict[str, Any]:
     """No study of the catalogue needs its data for its keys."""
     found = {}
-    for name, study in adapter.STUDIES.items():
+    for name, study in STUDIES.items():
         protocol, keys = adapter.planned(study)
         found[name] = {"protocol": protocol, "jobs": len(keys), "keys": digest_of(keys), "ends": [keys[0], keys[-1]]}
     return found
@@ -277,11 +281,11 @@ def plans() -> dict[str, Any]:
 def names() -> dict[str, Any]:
     values: dict[str, Any] = {
         **{f"law {name}": law for name, law in LAWS.items() if name != "open"},
-        "method": adapter.parse_method("gaussian:sigma=0.2"),
+        "method": parse("gaussian:sigma=0.2"),
         "nest": {"a": [1, 2.5, "text", None, True], "b": (torch.arange(3), np.ones(2)), "c": {1, 2}},
     }
     found = {name: adapter.fingerprint(value) for name, value in values.items()}
-    functions = {"dense-forward": {"forward": adapter.dense_forward}, "affine": {"forward": adapter.Affine().forward}}
+    functions = {"dense-forward": {"forward": dense_forward}, "affine": {"forward": Affine().forward}}
     for name, settings in functions.items():
         study = golden_studies.lab.Study(name, golden_studies.table, golden_studies.regressor, **settings)
         found[name] = adapter.planned(study)[0]

@@ -13,6 +13,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from contdrop import lab
+from contdrop.lab.data.augmentation import Affine, Crop
+from contdrop.replication.networks import CNN, MLP, ConvLocal
+from contdrop.replication.networks.models import Glorot, Normal
+from contdrop.replication.recipes import Adam, AdamCosine, Authors, Hinton, LayeredPlateau, Plateau, Steps
+from contdrop.replication.studies.common import CommonNoise, Covariance, InOrder, UnusedError
 
 ALL = ("none", "bernoulli", "uniform", "gaussian", "normal", "adaptive", "dropconnect", "fast", "bernoulli-matched")
 AUTHORS = ("none", "none:mean=0.5", "adaptive-authors", "dropconnect-authors", "bernoulli-matched:uniform", "gaussian")
@@ -37,7 +42,7 @@ def images():
 
 
 def images_in_order():
-    return dataclasses.replace(images(), batches=adapter.InOrder(10))
+    return dataclasses.replace(images(), batches=InOrder(10))
 
 
 def floating():
@@ -108,8 +113,8 @@ def items_losses(output, batch):
     return F.cross_entropy(output, batch["y"], reduction="none")
 
 
-_CHANGES = adapter.Affine(side=6, flip=True)
-_CROP = adapter.Crop(6)
+_CHANGES = Affine(side=6, flip=True)
+_CROP = Crop(6)
 
 
 def augmented():
@@ -232,7 +237,7 @@ def asked(store):
 
 
 def _lab_model(**options):
-    return {"model": adapter.MLP(widths=(64, 24, 16, 10), initialisation=adapter.Glorot(), **options)}
+    return {"model": MLP(widths=(64, 24, 16, 10), initialisation=Glorot(), **options)}
 
 
 def _study(name, data=classes, model=classifier, **options):
@@ -240,14 +245,8 @@ def _study(name, data=classes, model=classifier, **options):
     return adapter.study(name=name, data=data, **({} if model is None else {"model": model}), **given)
 
 
-def _recipe(recipe):
-    return recipe.settings()
-
-
 STUDIES = [
-    _study(
-        "mlp", images, methods=ALL, reference="bernoulli", **_lab_model(), **_recipe(adapter.AdamCosine(batch_size=10))
-    ),
+    _study("mlp", images, methods=ALL, reference="bernoulli", **_lab_model(), **AdamCosine(batch_size=10).settings()),
     _study(
         "mlp-authors",
         images_in_order,
@@ -255,8 +254,8 @@ STUDIES = [
         reference="none",
         scale="paper",
         **_lab_model(scale="paper", activation="sigmoid", input_keep=0.8, whole_inputs=("none",)),
-        **_recipe(adapter.Authors(batch_size=10)),
-        measure=adapter.UnusedError(batch_size=16),
+        **Authors(batch_size=10).settings(),
+        measure=UnusedError(batch_size=16),
     ),
     _study(
         "mlp-hinton",
@@ -267,8 +266,8 @@ STUDIES = [
         runs=1,
         evaluate="last",
         **_lab_model(scale="paper"),
-        **_recipe(adapter.Hinton(batch_size=10, learning_rate=1.0)),
-        measure=adapter.Covariance(("hidden1", "hidden2"), inputs=3, repeats=50, bins=20, largest=2.0),
+        **Hinton(batch_size=10, learning_rate=1.0).settings(),
+        measure=Covariance(("hidden1", "hidden2"), inputs=3, repeats=50, bins=20, largest=2.0),
     ),
     _study(
         "mlp-common-noise",
@@ -277,27 +276,27 @@ STUDIES = [
         reference="none",
         runs=1,
         **_lab_model(),
-        **_recipe(adapter.Adam(batch_size=10)),
-        measure=adapter.CommonNoise(_lab_model()["model"], repeats=50),
+        **Adam(batch_size=10).settings(),
+        measure=CommonNoise(_lab_model()["model"], repeats=50),
     ),
     _study(
         "cnn",
         images,
-        adapter.CNN(maps=(4,), kernel=3, hidden=16, image=(1, 8, 8)),
+        CNN(maps=(4,), kernel=3, hidden=16, image=(1, 8, 8)),
         methods=("none", "gaussian", "uniform", "fast"),
         reference="none",
         evaluation_batch_size=16,
-        **_recipe(adapter.Plateau(batch_size=10)),
+        **Plateau(batch_size=10).settings(),
     ),
     _study(
         "conv-local",
         colours,
-        adapter.ConvLocal(image=(3, 12, 12), maps=(4, 4, 4, 4), hidden=16),
+        ConvLocal(image=(3, 12, 12), maps=(4, 4, 4, 4), hidden=16),
         runs=1,
         methods=("none", "gaussian", "adaptive"),
         reference="none",
         networks=2,
-        **_recipe(adapter.LayeredPlateau(batch_size=10)),
+        **LayeredPlateau(batch_size=10).settings(),
     ),
     _study("regression", table, regressor, methods=CONTROLS, task="regression", margin=0.01),
     _study(
@@ -324,27 +323,27 @@ STUDIES = [
             runs=2,
             epochs=1,
         ),
-        model=adapter.MLP(widths=(6, 12, 2), initialisation=adapter.Normal(0.1)),
+        model=MLP(widths=(6, 12, 2), initialisation=Normal(0.1)),
     ),
     _study("networks", networks=2, methods=("original", "gaussian:match"), epoch_steps=4, steps=7),
     _study(
         "augmented",
         augmented,
-        adapter.MLP(widths=(36, 16, 10)),
+        MLP(widths=(36, 16, 10)),
         methods=("none", "uniform"),
         reference="none",
         forward=_CHANGES.forward,
-        **_recipe(adapter.Steps(batch_size=10)),
+        **Steps(batch_size=10).settings(),
     ),
     _study(
         "cropped",
         cropped,
-        adapter.MLP(widths=(36, 16, 10)),
+        MLP(widths=(36, 16, 10)),
         methods=("none", "gaussian"),
         reference="none",
         runs=1,
         forward=crop_forward,
-        **_recipe(adapter.Adam(batch_size=10)),
+        **Adam(batch_size=10).settings(),
     ),
     _study(
         "convolutional", floating, convolutional, methods=("original", "bernoulli:match", "none"), evaluate=2, epochs=3

@@ -12,14 +12,22 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
-from torch.optim.sgd import sgd
 
 from contdrop.lab.study.methods import NAMES, parse
 from contdrop.lab.training import checkpoint
-from contdrop.replication.initialization import Glorot, Normal
 from contdrop.replication.networks import CNN, MLP
-from contdrop.replication.optimizers import AlternatingPlateau, EpochTable, RampOptimizer
-from contdrop.replication.recipes import Adam, Authors, Hinton, LayeredPlateau, Plateau, Steps
+from contdrop.replication.networks.models import Glorot, Normal
+from contdrop.replication.recipes import (
+    Adam,
+    AlternatingPlateau,
+    Authors,
+    EpochTable,
+    Hinton,
+    LayeredPlateau,
+    Plateau,
+    RampOptimizer,
+    Steps,
+)
 
 SMALL = {"maps": (3, 4), "kernel": 3, "hidden": 7, "classes": 5, "image": (1, 12, 12)}
 MODELS = (MLP((64, 7, 6, 5), scale="paper"), CNN(**SMALL, scale="paper"))
@@ -226,42 +234,6 @@ def test_ramps_against_naive_steps(recipe, model, left):
         trainer.end_epoch()
     assert shortened > max(3, left)  # the bound was at work
     assert unbounded >= left  # and left the output layer alone
-
-
-@pytest.mark.parametrize("recipe", [Hinton(learning_rate=3.0, squared_length=0.3), Authors(squared_length=0.3)])
-@every_model
-@pytest.mark.parametrize("method", ["gaussian", "dropconnect"])
-def test_ramps_are_fused_steps_bit_for_bit(recipe, model, method):
-    """The formulas that the published numbers were made with, by torch's function."""
-    model, in_velocity = with_weights(model, Glorot()), isinstance(recipe, Hinton)
-    network, copied = fresh(model, method), fresh(model, method)
-    trainer, parameters = Trainer(recipe, network, EPOCHS), list(copied.parameters())
-    velocity = [torch.zeros_like(parameter) for parameter in parameters]
-    for epoch in range(EPOCHS):
-        rate, momentum = ramp_at(recipe, epoch, EPOCHS)
-        assert trainer.rate == rate
-        options = {"weight_decay": 0.0, "nesterov": False, "maximize": False, "fused": True, "momentum": momentum}
-        options["lr"] = 1.0 if in_velocity else rate
-        options["dampening"] = 1 - (1 - momentum) * (rate if in_velocity else 1.0)
-        for number, batch in enumerate(batches(model, 4, seed=epoch)):
-            torch.manual_seed(number)
-            trainer.step(batch)
-            torch.manual_seed(number)
-            copied.zero_grad()
-            backward(copied, batch)
-            with torch.no_grad():
-                sgd(parameters, [parameter.grad for parameter in parameters], list(velocity), **options)
-                bound([parameter for parameter in parameters if parameter.dim() > 1], 0.3, outgoing=not in_velocity)
-            assert equal(weights(network), weights(copied))
-        trainer.end_epoch()
-
-
-def bound(matrices, squared_length, *, outgoing):
-    for weight in matrices if outgoing else matrices[:-1]:
-        others = tuple(axis for axis in range(weight.dim()) if axis != outgoing)
-        lengths = torch.linalg.vector_norm(weight, dim=others, keepdim=True)
-        if lengths.max() > math.sqrt(squared_length):
-            weight.mul_((math.sqrt(squared_length) / lengths).clamp_(max=1))
 
 
 # Plateau and Adam.
@@ -520,18 +492,6 @@ def test_a_table_holds_after_its_end():
         scheduler.step()
     assert found == [(0.5, 0.6), (0.25, 0.7), (0.25, 0.7), (0.25, 0.7)]
     assert scheduler.get_last_lr() == [0.25]
-
-
-# In writing.
-
-
-def test_as_dict_says_all():
-    ramp = {"decay": 0.998, "momentum": [0.5, 0.99], "ramp_epochs": 500, "original_epochs": 3000}
-    ramp |= {"squared_length": 15.0, "batch_size": 100}
-    plateau = {"batch_size": 64, "learning_rate": 0.01, "momentum": 0.9, "factors": [0.5, 0.1], "patience": 0.1}
-    assert Hinton(learning_rate=3.0).as_dict() == {"kind": "hinton", "learning_rate": 3.0, **ramp}
-    assert Authors().as_dict() == {"kind": "authors", "learning_rate": 1.0, "bounded": "outgoing", **ramp}
-    assert Plateau().as_dict() == {"kind": "plateau", **plateau}
 
 
 @pytest.mark.parametrize(

@@ -89,42 +89,6 @@ def test_empty_store_says_so(cli):
     assert out.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["run", "digits-mpl"], "unknown experiment 'digits-mpl'; did you mean 'digits-mlp'?"),
-        (
-            ["run", "digits-mlp", "--methods", "gausian"],
-            "unknown method 'gausian' in 'gausian'; did you mean 'gaussian'?",
-        ),
-        (
-            ["run", "digits-mlp", "--methods", "gaussian:sigma=-1"],
-            "expected a finite number of at least 0 for sigma; got -1",
-        ),
-        (["run", "digits-mlp", "--methods", ","], "--methods: expected names separated by commas"),
-        (["run", "digits-mlp", "--runs", "0"], "--runs: expected a whole number of at least 1; got 0"),
-        (["run", "digits-mlp", "--epochs", "-3"], "--epochs: expected a whole number of at least 1; got -3"),
-        (["run", "digits-mlp", "--workers", "0"], "--workers: expected a whole number of at least 1; got 0"),
-        (["run", "digits-mlp", "--threads", "0"], "--threads: expected a whole number of at least 1; got 0"),
-        (["run", "digits-mlp", "--preset", "huge"], "--preset: expected quick for digits-mlp; got 'huge'"),
-        (["run", "digits-mlp", "--executor", "slurm"], "--executor: expected local or ray; got 'slurm'"),
-        (["run", "digits-mlp", "--seed", "-1"], "--seed: expected a whole number from 0 to 2^63 - 1; got -1"),
-        (["run", "digits-mlp", "--store", "no/such/runs.db"], "--store: there is no directory"),
-        (["run", "digits-mlp", "--runs", "many"], "--runs"),
-        (["run", "mnist-mlp-relu", "--preset", "quick"], "contdrop data get mnist"),
-        (["run"], "EXPERIMENT"),
-        (["status"], "--store: there is no store runs.db"),
-        (["export", "--format", "xml"], "--format: expected csv or json; got 'xml'"),
-    ],
-)
-def test_usage_error_is_one_line_and_nothing_is_made(cli, arguments, message):
-    code, out, err = cli(*arguments)
-    assert code == 2
-    assert message in err
-    assert (out, err.count("\n")) == ("", 1)
-    assert not os.path.exists("runs.db")
-
-
 @pytest.mark.parametrize("command", [["status"], ["export"], ["run", "digits-mlp", "--epochs", "1"]])
 @pytest.mark.parametrize(
     ("make", "message"),

@@ -14,25 +14,19 @@ from ..lab.report import templating
 from ..lab.runner.runner import StudyRunner
 from ..lab.study import source, templates
 from . import session, terminal
+from .options import option
 
 
 @session.with_jobs(device="auto")
 def compare(
     study: Annotated[pathlib.Path | None, typer.Argument(metavar="STUDY.py", help="The file with the study.")] = None,
-    init: Annotated[
-        pathlib.Path | None, typer.Option("--init", metavar="FILE", help="Write a study to start from, and do no more.")
-    ] = None,
-    kind: Annotated[
-        str | None, typer.Option("--kind", metavar="NAME", help=f"With --init: {', '.join(templates.KINDS)}.")
-    ] = None,
+    init: Annotated[pathlib.Path | None, option("FILE", "Write a study to start from, and do no more.")] = None,
+    kind: Annotated[str | None, option("NAME", f"With --init: {', '.join(templates.KINDS)}.")] = None,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Try it out, and print how long it takes and how many runs are needed.")
+        bool, option(None, "Try it out, and print how long it takes and how many runs are needed.", "--estimate")
     ] = False,
-    preset: Annotated[str | None, typer.Option(metavar="NAME", help="The size, if the study has several.")] = None,
-    out: Annotated[
-        pathlib.Path | None,
-        typer.Option("--out", metavar="DIR", help="Directory for the page.  [default: NAME-report]"),
-    ] = None,
+    preset: Annotated[str | None, option("NAME", "The size, if the study has several.")] = None,
+    out: Annotated[pathlib.Path | None, option("DIR", "Directory for the page.  [default: NAME-report]")] = None,
     *,
     jobs: session.JobOptions,
 ) -> int:
@@ -70,18 +64,10 @@ def compare(
         terminal.print_json(estimated) if jobs.as_json else _print_estimate(estimated)
         return 0
     out = out or pathlib.Path(f"{found.name}-report")
-    if not jobs.as_json:
-        templating.check_directory(out)  # now, and not after hours of training
-    performance = session.perform(runner, jobs.store)
-    if performance.interrupted:
-        return 130
-    session.show(performance, jobs.store, as_json=jobs.as_json, page=True)
-    if not jobs.as_json:
-        from ..lab.report import page  # matplotlib takes a moment, which other commands need not wait
-
-        written = page.write(jobs.store, out, analyses=performance.analyses)
-        terminal.screen().print(f"The page: {written.index}", style="bold")
-    return session.complain(performance)
+    if jobs.as_json:
+        return session.perform(runner, jobs)
+    templating.check_directory(out)  # now, and not after hours of training
+    return session.perform(runner, jobs, page_directory=out)
 
 
 def _estimate(runner: StudyRunner, path: pathlib.Path) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
@@ -29,57 +28,44 @@ from . import terminal
 
 
 class Dashboard:
-    """An observer of the executor; a context manager."""
+    """Observer of the runner; its ``progress`` is a context manager."""
 
     def __init__(self, store: Store, jobs: dict[int, PlannedJob], estimate: Estimate, *, workers: int) -> None:
-        self._store, self._estimate = store, estimate
-        self._total, self._done = len(jobs), 0
-        self._workers = workers
+        self._store, self._estimate, self._workers = store, estimate, workers
+        self._total, self._done, self._begun = len(jobs), 0, False
         self._screen = terminal.screen(stderr=True)
-        self._live = self._screen.is_terminal
-        self._progress = Progress(
+        self.progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[note]}", markup=False),
             console=self._screen,
             transient=True,
-            disable=not self._live,
+            disable=not self._screen.is_terminal,
         )
-        self._whole = self._progress.add_task("all jobs", total=self._total, note="")
+        self._whole = self.progress.add_task("all jobs", total=self._total, note="")
         self._bars: dict[int, TaskID] = {}
-        self._begun = False
-
-    def __enter__(self) -> Dashboard:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
 
     def started(self, worker: int, job_id: int, job: PlannedJob) -> None:
         self._begun = True
-        bar = self._bars.get(worker)
-        if bar is None:
-            bar = self._bars[worker] = self._progress.add_task("", total=1, note="")
+        if worker not in self._bars:
+            self._bars[worker] = self.progress.add_task("", total=1, note="")
         done = self._store.job(job_id).epochs_done
-        self._progress.reset(bar, total=job.epochs, completed=done, description=f"  {job}", note="")
+        self.progress.reset(self._bars[worker], total=job.epochs, completed=done, description=f"  {job}", note="")
 
     def epoch(self, worker: int, job_id: int, job: PlannedJob, epoch: Epoch) -> None:
         self._estimate.epoch(job_id, epoch)
-        if not self._live:
+        if not self._screen.is_terminal:
             return
         measure = Measure.of(job.protocol.description)
         value = "" if epoch.val_error is None else f", validation {measure.name} {measure.value(epoch.val_error)}"
         note = f"epoch {epoch.epoch} of {job.epochs}{value}"
-        self._progress.update(self._bars[worker], completed=epoch.epoch, note=note)
-        self._progress.update(self._whole, note=self._left())
+        self.progress.update(self._bars[worker], completed=epoch.epoch, note=note)
+        self.progress.update(self._whole, note=self._left())
 
     def ended(self, job_id: int, job: PlannedJob) -> None:
         self._done += 1
         self._estimate.ended(job_id)
-        self._progress.update(self._whole, completed=self._done, note=self._left())
+        self.progress.update(self._whole, completed=self._done, note=self._left())
         if self._begun:  # what was done before needs no line each
             self._say(self._line(job_id, job))
 
@@ -104,8 +90,8 @@ class Dashboard:
         return f"[{self._left()}] {job}{variant}: {', '.join(values)} in {record.seconds:.1f} s"
 
     def _say(self, line: str) -> None:
-        if self._live:
-            self._screen.print(line, style="dim" if "FAILED" not in line else "red")
+        if self._screen.is_terminal:
+            self._screen.print(line, style="red" if "FAILED" in line else "dim")
         else:
             terminal.say(line)
 
@@ -119,7 +105,7 @@ class Stages:
         self._screen = Console(stderr=True)
 
     @contextlib.contextmanager
-    def __call__(self, name: str, steps: int) -> Iterator[Callable[[], None]]:
+    def __call__(self, name: str, steps: int = 1) -> Iterator[Callable[[], None]]:
         """Run one stage; its body calls the yielded function once for each of its ``steps``."""
         self._number += 1
         label = f"[{self._number}/{self._total}] {name}"
@@ -132,42 +118,28 @@ class Stages:
             print(f"{label}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
 
 
-class DownloadBars:
-    """Progress of downloads on a terminal: a bar per file."""
+class Downloads:
+    """Progress of downloads: on a terminal a bar per file, elsewhere a line now and then."""
 
-    def __init__(self, screen: Console) -> None:
-        description = TextColumn("{task.description}", markup=False)
-        self._progress = Progress(description, BarColumn(), DownloadColumn(), TimeRemainingColumn(), console=screen)
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> DownloadBars:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def note(self, text: str) -> None:
-        self._progress.console.print(printable(text))
-
-    def received(self, file: str, done: int, size: int) -> None:
-        if file not in self._tasks:
-            self._tasks[file] = self._progress.add_task(file, total=size)
-        self._progress.update(self._tasks[file], completed=done)
-
-
-class DownloadLines:
-    """Progress of downloads elsewhere: a line now and then."""
-
-    SECONDS = 5.0
+    SECONDS = 5.0  # between two lines
 
     def __init__(self) -> None:
+        screen = terminal.screen(stderr=True)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self.progress = Progress(*columns, console=screen, disable=not screen.is_terminal)
+        self._bars: dict[str, TaskID] = {}
         self._last = time.monotonic()
 
     def note(self, text: str) -> None:
-        terminal.say(text)
+        if self.progress.disable:
+            terminal.say(text)
+        else:
+            self.progress.console.print(printable(text))
 
     def received(self, file: str, done: int, size: int) -> None:
-        if time.monotonic() - self._last >= self.SECONDS:
+        if file not in self._bars:
+            self._bars[file] = self.progress.add_task(file, total=size)
+        self.progress.update(self._bars[file], completed=done)
+        if self.progress.disable and time.monotonic() - self._last >= self.SECONDS:
             self._last = time.monotonic()
             self.note(f"{file}: {done / 1e6:.1f} of {size / 1e6:.1f} MB")

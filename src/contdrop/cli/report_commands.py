@@ -11,20 +11,19 @@ import tempfile
 import threading
 from typing import Annotated, Any
 
-import typer
-
 from .._text import plural, printable
 from ..errors import UserError
 from . import options, terminal
+from .options import option
 
 OUT = pathlib.Path("report")
 REFRESH_SECONDS = 5
 
 Margin = Annotated[
     float | None,
-    typer.Option(
-        metavar="NUMBER",
-        help="The smallest difference that matters to you, in the metric's unit (for errors, percentage points); a "
+    option(
+        "NUMBER",
+        "The smallest difference that matters to you, in the metric's unit (for errors, percentage points); a "
         "smaller one, if proven, counts as none. The page says that it was chosen after the fact.  [default: what the "
         "experiment has fixed, or a tenth of the distance of the reference to the best value, 0 for an error]",
     ),
@@ -33,14 +32,13 @@ Margin = Annotated[
 
 def report(
     store: options.Store = options.STORE,
-    out: Annotated[pathlib.Path, typer.Option("--out", metavar="DIR", help="Where to put the page.")] = OUT,
+    out: Annotated[pathlib.Path, option("DIR", "Where to put the page.")] = OUT,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Write it again whenever the store changes; Ctrl-C ends this.")
+        bool, option(None, "Write it again whenever the store changes; Ctrl-C ends this.", "--watch")
     ] = False,
     margin: Margin = None,
     pdf: Annotated[
-        bool | None,
-        typer.Option("--pdf/--no-pdf", help="Write figures as PDF too.  [default: of fewer than five experiments]"),
+        bool | None, option(None, "Write figures as PDF too.  [default: of fewer than five experiments]")
     ] = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
@@ -60,51 +58,42 @@ def report(
     """
     from ..lab.report import live_server, page  # matplotlib takes a moment, which other commands need not wait
 
-    check_margin(margin)
+    _check_margin(margin)
     if watch and as_json:
         raise UserError("--json: prints one report, and --watch makes many; leave one of them out")
-    if not watch:
-        written = page.write(store, out, data_dir=data_dir, margin=margin, pdf=pdf)
-        terminal.print_json(as_plain(written)) if as_json else _show(written)
-        return 1 if written.failed else 0
-    shown = False
+    if watch:
+        shown = False
 
-    def rebuild() -> None:
-        nonlocal shown
-        made = page.write(store, out, data_dir=data_dir, margin=margin, refresh=REFRESH_SECONDS)
-        if not shown:
-            _show(made)
-            print("Watching; Ctrl-C ends this.", flush=True)
-        shown = True
+        def rebuild() -> None:
+            nonlocal shown
+            made = page.write(store, out, data_dir=data_dir, margin=margin, refresh=REFRESH_SECONDS)
+            if not shown:
+                _show(made)
+                print("Watching; Ctrl-C ends this.", flush=True)
+            shown = True
 
-    try:
-        live_server.rebuild_on_change(store, rebuild, complain)
-    except KeyboardInterrupt:
-        print("\nStopping.", flush=True)
-    # Once more, so that it no longer reloads.
+        try:
+            live_server.rebuild_on_change(store, rebuild, _complain)
+        except KeyboardInterrupt:
+            print("\nStopping.", flush=True)
+    # After watching once more, so that it no longer reloads.
     written = page.write(store, out, data_dir=data_dir, margin=margin, pdf=pdf)
-    _show(written)
+    if as_json:
+        verdicts = [dataclasses.asdict(verdict) for verdict in written.verdicts]
+        files = {"tables": [*map(str, written.tables)], "figures": [*map(str, written.figures)]}
+        terminal.print_json({"index": str(written.index), **files, "failed": written.failed, "verdicts": verdicts})
+    else:
+        _show(written)
     return 1 if written.failed else 0
 
 
-def check_margin(margin: float | None) -> None:
+def _check_margin(margin: float | None) -> None:
     if margin is not None and not 0 < margin < math.inf:
         raise UserError(f"--margin: expected a number above 0, such as 0.1; got {margin:g}")
 
 
-def complain(message: str) -> None:
+def _complain(message: str) -> None:
     terminal.say(f"contdrop: {message}; the page stays as it was")
-
-
-def as_plain(written: Any) -> dict[str, Any]:
-    """Return a report's files and verdicts as plain data."""
-    return {
-        "index": str(written.index),
-        "tables": [str(path) for path in written.tables],
-        "figures": [str(path) for path in written.figures],
-        "failed": written.failed,
-        "verdicts": [dataclasses.asdict(verdict) for verdict in written.verdicts],
-    }
 
 
 def _show(written: Any) -> None:
@@ -125,7 +114,7 @@ _LOOK_AGAIN = 10.0  # seconds: a process that was killed writes nothing, but its
 
 def serve(
     store: options.Store = options.STORE,
-    port: Annotated[int, typer.Option(metavar="PORT", help="0 takes any that is free.")] = PORT,
+    port: Annotated[int, option("PORT", "0 takes any that is free.")] = PORT,
     margin: Margin = None,
     data_dir: options.DataDir = None,
 ) -> int:
@@ -143,7 +132,7 @@ def serve(
     from ..lab.report.live_page import LivePage
     from ..lab.report.live_server import ReportServer, rebuild_on_change
 
-    check_margin(margin)
+    _check_margin(margin)
     if not 0 <= port < 2**16:
         raise UserError(f"--port: expected a number from 0 to 65535; got {port}")
     with tempfile.TemporaryDirectory(prefix="contdrop-report-", ignore_cleanup_errors=True) as directory:
@@ -151,7 +140,10 @@ def serve(
         try:
             server = ReportServer(port, lambda: page.write(store, out, data_dir=data_dir, margin=margin))
         except OSError as error:
-            raise UserError(_explain(error, port)) from error
+            taken = f"{port} is taken by another program; choose another, or --port 0 for any that is free"
+            denied = f"this user may not use {port}; choose one above 1023"
+            known = {errno.EADDRINUSE: taken, errno.EACCES: denied}
+            raise UserError(f"--port: {known.get(error.errno or 0, f'cannot use {port}: {error.strerror}')}") from error
         live, thread = LivePage(store, margin), threading.Thread(target=server.serve_forever, daemon=True)
 
         def rebuild() -> None:
@@ -164,7 +156,7 @@ def serve(
         try:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the directory is removed then, too
-            rebuild_on_change(store, rebuild, complain, at_least=_LOOK_AGAIN)
+            rebuild_on_change(store, rebuild, _complain, at_least=_LOOK_AGAIN)
         except KeyboardInterrupt:
             print("\nStopped.", flush=True)
         finally:
@@ -172,11 +164,3 @@ def serve(
                 server.shutdown()
             server.server_close()
     return 0
-
-
-def _explain(error: OSError, port: int) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"--port: {port} is taken by another program; choose another, or --port 0 for any that is free"
-    if error.errno == errno.EACCES:
-        return f"--port: this user may not use {port}; choose one above 1023"
-    return f"--port: cannot use {port}: {error.strerror}"

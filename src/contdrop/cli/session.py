@@ -7,11 +7,9 @@ import inspect
 import os
 import pathlib
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, get_type_hints
-
-import typer
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from .._text import duration, plural
 from ..errors import UserError
@@ -21,40 +19,22 @@ from ..lab.analysis.verdict import Analysis, analyze
 from ..lab.extensions import DATA_VARIABLE
 from ..lab.report import formats, tables
 from ..lab.report.protocol import length_of
-from ..lab.runner.queue import PlanOutcome
 from ..lab.runner.runner import PlannedStudy, StudyRunner, find_cluster
-from ..lab.store.results import Results
 from ..lab.store.schema import FINAL
 from ..lab.study import labels
-from ..lab.study.plan import PlannedJob, plan
+from ..lab.study.plan import plan
 from ..lab.study.source import StudySource
 from ..lab.study.study import Study
 from . import options, terminal
+from .options import option
 from .progress_bars import Dashboard
 
 _DAY = 86400.0  # seconds
 _TRIED_FROM = 10_000_000  # examples trained on: below, no experiment of the catalogue takes a day
 
 
-@dataclass(frozen=True)
-class Performance:
-    """Jobs and results of a command; ``outcome`` is None if it was interrupted."""
-
-    outcome: PlanOutcome | None
-    jobs: dict[int, PlannedJob]
-    analyses: list[Analysis]
-
-    @property
-    def interrupted(self) -> bool:
-        return self.outcome is None
-
-
-def _option(heading: str, metavar: str | None, text: str, *names: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=heading)
-
-
 _plan, _machine, _resume = (
-    functools.partial(_option, heading) for heading in ("Plan", "Where and how jobs run", "Resuming")
+    functools.partial(option, heading=heading) for heading in ("Plan", "Where and how jobs run", "Resuming")
 )
 
 
@@ -114,19 +94,13 @@ class JobOptions:
 
 def with_jobs(device: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Give a command the options of :class:`JobOptions`, which it receives as its argument ``jobs``."""
+    shared = [
+        each.replace(kind=each.KEYWORD_ONLY, default=device if name == "device" else each.default)
+        for name, each in inspect.signature(JobOptions, eval_str=True).parameters.items()
+    ]
 
     def decorate(command: Callable[..., int]) -> Callable[..., int]:
         own = [each for each in inspect.signature(command, eval_str=True).parameters.values() if each.name != "jobs"]
-        hints = get_type_hints(JobOptions, include_extras=True)
-        shared = [
-            inspect.Parameter(
-                each.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=device if each.name == "device" else each.default,
-                annotation=hints[each.name],
-            )
-            for each in fields(JobOptions)
-        ]
 
         @functools.wraps(command)
         def with_shared(**given: Any) -> int:
@@ -175,21 +149,33 @@ def parse_shard(text: str | None) -> tuple[int, int] | None:
     return int(part), int(parts)
 
 
-def perform(runner: StudyRunner, path: pathlib.Path) -> Performance:
-    """Do all jobs of the plans with a progress display."""
+def perform(runner: StudyRunner, jobs: JobOptions, page_directory: pathlib.Path | None = None) -> int:
+    """Do all jobs of the plans with a progress display, show what came of them, and return the exit code."""
+    path = jobs.store
     with runner.session(path) as store:
         announce(runner, path)
         warn(runner)
         try:
-            with Dashboard(store, runner.jobs, runner.estimate(), workers=runner.processes) as dashboard:
+            dashboard = Dashboard(store, runner.jobs, runner.estimate(), workers=runner.processes)
+            with dashboard.progress:
                 outcome = runner.run(dashboard)
         except KeyboardInterrupt:
             terminal.say(
                 f"contdrop: interrupted; {runner.done} of {len(runner.jobs)} jobs are done and kept in {path}; "
                 "give the same command again to resume"
             )
-            return Performance(None, runner.jobs, [])
-        return Performance(outcome, runner.jobs, [analyze(results) for results in runner.results()])
+            return 130
+        analyses = [analyze(results) for results in runner.results()]
+    if jobs.as_json:
+        terminal.print_json([plain_summary(each) for each in analyses])
+    else:
+        _show(analyses, path, page_directory)
+    if outcome.failed:
+        terminal.say(
+            f"contdrop: {len(outcome.failed)} of {len(runner.jobs)} jobs failed; contdrop status says why, and the "
+            "same command with --retry-failed tries them again"
+        )
+    return 1 if outcome.failed else 0
 
 
 def announce(runner: StudyRunner, path: pathlib.Path) -> None:
@@ -221,27 +207,17 @@ def warn(runner: StudyRunner) -> None:
         )
 
 
-def show(performance: Performance, store: pathlib.Path, *, as_json: bool, page: bool = False) -> None:
-    """Print the results and the name of the store; with a ``page``, the caller prints where it is."""
-    if as_json:
-        terminal.print_json([plain_summary(each) for each in performance.analyses])
-        return
-    for each in performance.analyses:
+def _show(analyses: Sequence[Analysis], store: pathlib.Path, page_directory: pathlib.Path | None) -> None:
+    """Print the results and the name of the store, and write the page if there is a directory for it."""
+    for each in analyses:
         show_summary(each)
-    hint = "" if page else f" For a page of it: contdrop report --store {store}"
-    terminal.screen().print(f"All of it is in {store}.{hint}", style="dim")
+    screen = terminal.screen()
+    hint = "" if page_directory else f" For a page of it: contdrop report --store {store}"
+    screen.print(f"All of it is in {store}.{hint}", style="dim")
+    if page_directory:
+        from ..lab.report import page  # matplotlib takes a moment, which other commands need not wait
 
-
-def complain(performance: Performance) -> int:
-    """Report failed jobs and return the exit code."""
-    outcome, jobs = performance.outcome, performance.jobs
-    assert outcome is not None
-    if outcome.failed:
-        terminal.say(
-            f"contdrop: {len(outcome.failed)} of {len(jobs)} jobs failed; contdrop status says why, and the same "
-            "command with --retry-failed tries them again"
-        )
-    return 1 if outcome.failed else 0
+        screen.print(f"The page: {page.write(store, page_directory, analyses=analyses).index}", style="bold")
 
 
 def show_summary(analysis: Analysis) -> None:
@@ -252,69 +228,61 @@ def show_summary(analysis: Analysis) -> None:
     if not results.errors():
         screen.print(f"{results.protocol.experiment}: no final run is finished, so there is nothing to compare.")
         return
-    shown = tables.overview(analysis)
-    table = terminal.table(
-        _summary_title(results, comparisons), [re.sub(r" (?=[\[(])", "\n", each) for each in shown.headings]
-    )
+    shown, protocol = tables.overview(analysis), results.protocol
+    runs = run_count({len(found) for found in results.errors().values()})
+    if comparisons:
+        runs = run_count({found.runs for found in comparisons.values()}, "paired run")
+    epochs = f" of {length}" if (length := length_of(results)) else ""
+    title = f"{protocol.description['title']}: {runs}{epochs} ({protocol.preset})"
+    table = terminal.table(title, [re.sub(r" (?=[\[(])", "\n", each) for each in shown.headings])
     for row in shown.rows:
         table.add_row(*(cell.text for cell in row), style="bold" if row[1].bold else "")
     screen.print(table)
     for note in shown.notes[1:]:
         screen.print(note, style="dim")
     if results.selections:
-        chosen = ", ".join(
-            formats.in_full(s.variant, labels.name_in_text)
-            if s.variant
-            else f"nothing for {labels.name_in_text(s.method)}"
-            for s in results.selections.values()
-        )
-        screen.print(f"Selected on validation data, by runs of their own: {chosen}.", style="dim")
-    found = analysis.verdict
+        chosen = [
+            formats.in_full(each.variant, labels.name_in_text)
+            if each.variant
+            else f"nothing for {labels.name_in_text(each.method)}"
+            for each in results.selections.values()
+        ]
+        screen.print(f"Selected on validation data, by runs of their own: {', '.join(chosen)}.", style="dim")
+    verdict = analysis.verdict
     screen.print()
-    screen.print(found.headline, style="bold")
-    for detail in found.details:
-        screen.print(detail)
-    for finding in found.findings:
-        screen.print(f"- {finding.label}: {finding.text}")
-    for caveat in found.caveats:
+    screen.print(verdict.headline, style="bold")
+    for line in (*verdict.details, *(f"- {finding.label}: {finding.text}" for finding in verdict.findings)):
+        screen.print(line)
+    for caveat in verdict.caveats:
         screen.print(f"- {caveat}", style="dim")
     screen.print()
 
 
-def _summary_title(results: Results, comparisons: Mapping[str, stats.Comparison]) -> str:
-    protocol = results.protocol
-    runs = run_count({len(found) for found in results.errors().values()})
-    if comparisons:
-        runs = run_count({found.runs for found in comparisons.values()}, "paired run")
-    epochs = f" of {length}" if (length := length_of(results)) else ""
-    return f"{protocol.description['title']}: {runs}{epochs} ({protocol.preset})"
-
-
 def plain_summary(analysis: Analysis) -> dict[str, Any]:
     """Return the same as plain data."""
-    results, comparisons = analysis.results, analysis.comparisons
-    errors = results.errors()
+    results, comparisons, measure = analysis.results, analysis.comparisons, analysis.results.measure
     variants = results.variants()
+    methods = [
+        {
+            "method": method,
+            "variant": variants.get(method, method),
+            "test": found,
+            **({"test_error": found} if measure.is_error else {}),
+            **_moments(stats.summary(list(found.values()))),
+            "comparison": _figures(comparisons[method]) if method in comparisons else None,
+        }
+        for method, found in results.errors().items()
+    ]
     return {
         "experiment": results.protocol.experiment,
         "preset": results.protocol.preset,
         "epochs": results.protocol.epochs,
         "reference": results.reference,
-        "metric": results.measure.name,
-        "unit": results.measure.unit,
-        "better": results.measure.better,
+        "metric": measure.name,
+        "unit": measure.unit,
+        "better": measure.better,
         "selected": {label: selection.variant for label, selection in results.selections.items()},
-        "methods": [
-            {
-                "method": method,
-                "variant": variants.get(method, method),
-                "test": found,
-                **({"test_error": found} if results.measure.is_error else {}),
-                **_moments(stats.summary(list(found.values()))),
-                "comparison": _figures(comparisons[method]) if method in comparisons else None,
-            }
-            for method, found in errors.items()
-        ],
+        "methods": methods,
         "verdict": analysis.verdict.headline,
         "failed": len(results.failed),
         "missing": len(results.missing),

@@ -15,15 +15,13 @@ from .._text import duration, no_formula, plural, printable
 from ..errors import UserError
 from ..lab.analysis.metric_format import Measure
 from ..lab.runner.progress import Estimate
-from ..lab.store import imports
-from ..lab.store.archive import export as export_archive
-from ..lab.store.imports import MergeResult, import_file, is_table
-from ..lab.store.imports import merge as merge_stores
-from ..lab.store.integrity import check as find
+from ..lab.store import archive as archives
+from ..lab.store import imports, integrity
 from ..lab.store.schema import FAILED, FINAL, FINISHED, RUNNING, Epoch, JobRecord, ProtocolRecord
 from ..lab.store.writer import Store
 from ..lab.training.metric_values import better_of
 from . import options, terminal
+from .options import option
 
 _COUNTS = ("planned", "waiting", "running", "finished", "failed")
 
@@ -95,7 +93,7 @@ def check(
       contdrop check table1.db --json
     """
     with Store(store) as opened:
-        found = find(opened)
+        found = integrity.check(opened)
         jobs = len(opened.statuses()) if not found else 0
     if as_json:
         terminal.print_json({"store": str(store), "findings": [vars(finding) for finding in found]})
@@ -120,15 +118,14 @@ EXPORT_FORMATS = ("csv", "json")
 
 def export(
     store: options.Store = options.STORE,
-    form: Annotated[str, typer.Option("--format", metavar="csv|json", help="Of what is printed.")] = "csv",
-    per_epoch: Annotated[bool, typer.Option("--per-epoch", help="One row per epoch instead of one per job.")] = False,
-    selection: Annotated[bool, typer.Option("--selection", help="With the jobs that select parameters.")] = False,
+    form: Annotated[str, option("csv|json", "Of what is printed.", "--format")] = "csv",
+    per_epoch: Annotated[bool, option(None, "One row per epoch instead of one per job.", "--per-epoch")] = False,
+    selection: Annotated[bool, option(None, "With the jobs that select parameters.", "--selection")] = False,
     archive: Annotated[
-        pathlib.Path | None,
-        typer.Option("--archive", metavar="FILE", help="Write everything to a compressed file for contdrop import."),
+        pathlib.Path | None, option("FILE", "Write everything to a compressed file for contdrop import.")
     ] = None,
     small: Annotated[
-        bool, typer.Option("--small", help="An archive without single examples' values of secondary metrics.")
+        bool, option(None, "An archive without single examples' values of secondary metrics.", "--small")
     ] = False,
 ) -> None:
     """Print one row per finished job, or per epoch, as CSV or JSON.
@@ -150,7 +147,7 @@ def export(
       contdrop export --archive table1.jsonl.gz
     """
     if archive is not None:
-        number = export_archive(store, archive, small=small)
+        number = archives.export(store, archive, small=small)
         print(printable(f"{archive}: {plural(number, 'job')}. To read it: contdrop import {archive} --store FILE"))
         return
     if small:
@@ -160,16 +157,15 @@ def export(
     with Store(store) as opened, opened.snapshot():
         jobs = [job for job in opened.jobs() if job.status == FINISHED and (selection or job.stage == FINAL)]
         presets = {protocol.key: protocol.preset for protocol in opened.protocols()}
+        measures = {protocol.key: Measure.of(protocol.description) for protocol in opened.protocols()}
         if per_epoch:
-            columns = [*_JOB_COLUMNS, *Epoch._fields]
             rows = [{**_job(job, presets), **epoch._asdict()} for job in jobs for epoch in opened.epochs(job.id)]
         else:
-            columns = [*_JOB_COLUMNS, *_RESULT_COLUMNS]
-            measures = {protocol.key: Measure.of(protocol.description) for protocol in opened.protocols()}
             rows = [{**_job(job, presets), **_result(job, measures[job.protocol])} for job in jobs]
     if form == "json":
         terminal.print_json(rows)
         return
+    columns = (*_JOB_COLUMNS, *(Epoch._fields if per_epoch else _RESULT_COLUMNS))
     writer = csv.DictWriter(sys.stdout, columns, lineterminator="\n")
     writer.writeheader()
     for row in rows:
@@ -200,25 +196,17 @@ def _result(job: JobRecord, measure: Measure) -> dict[str, Any]:
 def import_command(
     file: Annotated[pathlib.Path, typer.Argument(metavar="FILE", help="An archive, a store or a CSV file.")],
     store: options.Store = options.STORE,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the experiment that a CSV file becomes.")
-    ] = None,
+    name: Annotated[str | None, option("NAME", "Name of the experiment that a CSV file becomes.")] = None,
     reference: Annotated[
-        str | None, typer.Option(metavar="METHOD", help="What its methods are compared with.  [default: the first]")
+        str | None, option("METHOD", "What its methods are compared with.  [default: the first]")
     ] = None,
-    metric: Annotated[str | None, typer.Option(metavar="NAME", help="What its values are.  [default: error]")] = None,
-    unit: Annotated[
-        str | None, typer.Option(metavar="UNIT", help="Unit of the values.  [default: % of errors, else none]")
-    ] = None,
+    metric: Annotated[str | None, option("NAME", "What its values are.  [default: error]")] = None,
+    unit: Annotated[str | None, option("UNIT", "Unit of the values.  [default: % of errors, else none]")] = None,
     better: Annotated[
-        str | None,
-        typer.Option(metavar="lower|higher", help="Which values are better.  [default: by the name, else lower]"),
+        str | None, option("lower|higher", "Which values are better.  [default: by the name, else lower]")
     ] = None,
     margin: Annotated[
-        float | None,
-        typer.Option(
-            metavar="NUMBER", help="The smallest difference that matters, fixed before the numbers were seen."
-        ),
+        float | None, option("NUMBER", "The smallest difference that matters, fixed before the numbers were seen.")
     ] = None,
 ) -> None:
     """Add an archive, or a table of finished numbers, to a store, which is made if there is none.
@@ -238,13 +226,13 @@ def import_command(
     """
     given = {"name": name, "reference": reference, "metric": metric, "unit": unit, "better": better, "margin": margin}
     told = [option for option, value in given.items() if value is not None]
-    if told and not is_table(file):
+    if told and not imports.is_table(file):
         raise UserError(f"--{told[0]}: expected a CSV file with it; {file} says by itself what is in it")
     metric = metric or "error"
     unit = ("%" if metric == "error" else "") if unit is None else unit
     measured = {"name": metric, "unit": unit, "better": better or better_of(metric) or "lower"}
     table = functools.partial(imports.read_table, name=name, reference=reference, metric=measured, margin=margin)
-    _show(import_file(file, store, table), store)
+    _show(imports.import_file(file, store, table), store)
 
 
 def merge(
@@ -259,10 +247,10 @@ def merge(
     Examples:
       contdrop merge all.db laptop.db cluster.jsonl.gz
     """
-    _show(merge_stores(out, sources), out)
+    _show(imports.merge(out, sources), out)
 
 
-def _show(outcome: MergeResult, store: pathlib.Path) -> None:
+def _show(outcome: imports.MergeResult, store: pathlib.Path) -> None:
     there = f", {plural(outcome.kept, 'job')} there already" if outcome.kept else ""
     print(printable(f"{store}: {plural(outcome.added, 'job')} added{there}."))
     for note in outcome.notes:

@@ -73,18 +73,12 @@ def table(title: str | None, headings: Sequence[str], *, right: Collection[int] 
 
 
 def print_places(
-    headings: Sequence[str], rows: Sequence[tuple[tuple[str, ...], str, str]], *, right: Collection[int] | None = None
+    headings: Sequence[str], rows: Sequence[tuple[str, ...]], *, right: Collection[int] | None = None
 ) -> None:
-    """Print a table of files that may be kept on this machine: their cells, whether they are here, and where.
-
-    Args:
-        headings: Of the cells.
-        rows: Those that are not here are pale.
-        right: Cells that are aligned right; all but the first if None.
-    """
+    """Print a table of files whose last two cells are whether they are on this machine, and where."""
     aligned = range(1, len(headings)) if right is None else right
     made = table(None, (*headings, "here", "where"), right=aligned)
     made.columns[0].no_wrap, made.columns[-1].overflow = True, "fold"
-    for cells, here, place in rows:
-        made.add_row(*cells, here, place, style="dim" if here.startswith("no") else "")
+    for row in rows:
+        made.add_row(*row, style="dim" if row[-2].startswith("no") else "")
     screen().print(made)

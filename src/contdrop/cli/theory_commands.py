@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import pathlib
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
@@ -25,6 +26,7 @@ from ..lab.study.study import Study
 from ..laws import Bernoulli, Gaussian, Law, Uniform
 from ..theory import monte_carlo, paper_equations, static
 from . import options, terminal
+from .options import option
 from .progress_bars import Stages
 
 DRAWS = 200_000
@@ -33,7 +35,7 @@ LEAST_DRAWS = 1000
 
 def theory(
     draws: options.Draws = DRAWS,
-    seed: Annotated[int, typer.Option(metavar="SEED", help="Of the unit, the layer and the masks.")] = 0,
+    seed: Annotated[int, option("SEED", "Of the unit, the layer and the masks.")] = 0,
     details: options.Details = False,
     as_json: options.Json = False,
     plot_file: options.Plot = None,
@@ -57,37 +59,31 @@ def theory(
     stage = Stages(3 if plot_file is None else 4)
     with stage("equations", len(paper_equations.EQUATIONS)) as after_each:
         found = paper_equations.check_equations(draws, seed, after_each)
-    with stage("expected gradient", 1) as after_each:
+    with stage("expected gradient"):
         shares = paper_equations.unexplained_shares(draws, seed)
-        after_each()
     with stage("trade-off and normality", 2) as after_each:
         trade_offs = paper_equations.trade_offs(seed)
         after_each()
         normality = paper_equations.normality(seed=seed)
         after_each()
     if as_json:
+        rows: dict[str, Sequence[Any]] = {"trade_off": trade_offs, "normality": normality}
         content = {
             "contdrop": contdrop.__version__,
             "draws": draws,
             "seed": seed,
             "checks": [check.as_dict() for check in found],
             "unexplained_shares": shares,
-            "trade_off": [{**dataclasses.asdict(row), "law": str(row.law)} for row in trade_offs],
-            "normality": [{**dataclasses.asdict(row), "law": str(row.law)} for row in normality],
+            **{name: [{**vars(row), "law": str(row.law)} for row in each] for name, each in rows.items()},
         }
         terminal.print_json(content)
     else:
         _show_theory(found, shares, details, draws)
         if details:
-            _show_trade_off(trade_offs)
-            _show_normality(normality)
+            _show_laws(trade_offs, normality)
     if plot_file:
-        with stage("plot", 1) as after_each:
-            try:
-                draw_theory(shares, plot_file)
-            except OSError as error:
-                raise UserError(f"--plot: cannot write {plot_file}: {error.strerror}") from error
-            after_each()
+        with stage("plot"):
+            draw_theory(shares, plot_file)
 
 
 def check_theory(draws: int, plot_file: pathlib.Path | None) -> None:
@@ -140,21 +136,18 @@ def _show_theory(found: list[monte_carlo.Check], shares: dict[str, float], detai
     )
 
 
-def _show_trade_off(rows: list[static.TradeOff]) -> None:
+def _show_laws(trade_offs: list[static.TradeOff], normality: list[paper_equations.Normality]) -> None:
     headings = ("", "mean variance\n(diversity)", "mean |covariance|\n(dependence)", "mean\n|correlation|")
     table = terminal.table("Outputs of a linear layer: one knob, Var(m), turns both", headings)
-    for row in rows:
+    for row in trade_offs:
         table.add_row(str(row.law), f"{row.variance:.4f}", f"{row.covariance:.5f}", f"{row.correlation:.4f}")
     terminal.screen().print(table)
-
-
-def _show_normality(rows: list[paper_equations.Normality]) -> None:
-    sizes = sorted({row.inputs for row in rows})
-    headings = ("inputs", *(f"{n:,}" for n in sizes))
-    table = terminal.table("Distance of S from a normal variable, and its Berry-Esseen bound", headings)
-    for law in dict.fromkeys(row.law for row in rows):
-        mine = {row.inputs: row for row in rows if row.law == law}
-        table.add_row(str(law), *(f"{mine[n].distance:.2g} ({mine[n].bound:.2g})" for n in sizes))
+    cells = {(each.law, each.inputs): f"{each.distance:.2g} ({each.bound:.2g})" for each in normality}
+    sizes = sorted({inputs for _, inputs in cells})
+    title = "Distance of S from a normal variable, and its Berry-Esseen bound"
+    table = terminal.table(title, ("inputs", *(f"{n:,}" for n in sizes)))
+    for law in dict.fromkeys(law for law, _ in cells):
+        table.add_row(str(law), *(cells[law, n] for n in sizes))
     terminal.screen().print(table)
 
 
@@ -162,7 +155,7 @@ def _percent(error: float) -> str:
     return "0" if error < 1e-9 else f"{100 * error:.2g} %"
 
 
-SIZES = (10, 30, 100, 300, 800)
+_SIZES = (10, 30, 100, 300, 800)
 
 # Of Okabe and Ito, the same for a law as in the plot of speeds.
 _LAW_COLOURS: dict[Law, str] = {
@@ -178,11 +171,11 @@ def draw_theory(shares: dict[str, float], path: pathlib.Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 8.5), layout="constrained")
-    axes = figure.subplots(2, 2)
-    _draw_trade_off(axes[0, 0])
-    _draw_normality(axes[0, 1])
-    _draw_probit(axes[1, 0], figure)
-    _draw_gradient(axes[1, 1], shares)
+    trade_off, normality, probit, gradient = figure.subplots(2, 2).flat
+    _draw_trade_off(trade_off)
+    _draw_normality(normality)
+    _draw_probit(probit, figure)
+    _draw_gradient(gradient, shares)
     save_plot(figure, path)
 
 
@@ -203,11 +196,11 @@ def _draw_trade_off(axis: Any) -> None:
 
 
 def _draw_normality(axis: Any) -> None:
-    found = paper_equations.normality(SIZES)
+    found = paper_equations.normality(_SIZES)
     for law, colour in _LAW_COLOURS.items():
         rows = [row for row in found if row.law == law]
-        axis.loglog(SIZES, [row.distance for row in rows], "o-", color=colour, label=str(law))
-        axis.loglog(SIZES, [row.bound for row in rows], ":", color=colour)
+        axis.loglog(_SIZES, [row.distance for row in rows], "o-", color=colour, label=str(law))
+        axis.loglog(_SIZES, [row.bound for row in rows], ":", color=colour)
     axis.set(
         title="How normal is S?",
         xlabel="inputs of the unit",
@@ -260,25 +253,24 @@ def save_plot(figure: Any, path: pathlib.Path) -> None:
     """Write a figure; the same numbers give the same file."""
     import matplotlib
 
-    ending = path.suffix.lower()
-    with replacing(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "contdrop"}):
-        metadata = {"Date": None} if ending == ".svg" else None
-        figure.savefig(temporary, format=ending.removeprefix("."), dpi=160, metadata=metadata)
+    form = path.suffix.lower().removeprefix(".")
+    metadata = {"Date": None} if form == "svg" else None
+    try:
+        with replacing(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "contdrop"}):
+            figure.savefig(temporary, format=form, dpi=160, metadata=metadata)
+    except OSError as error:
+        raise UserError(f"--plot: cannot write {path}: {error.strerror}") from error
 
 
 def certify_command(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="A study of contdrop list, or a study file.")],
     store: options.Store = options.STORE,
-    run: Annotated[int, typer.Option(metavar="RUN", help="Which run, from 0.")] = 0,
-    part: Annotated[str, typer.Option(metavar="test|validation", help="Examples to bound from.")] = "test",
-    delta: Annotated[float, typer.Option(metavar="PROBABILITY", help="How often any of the bounds may fail.")] = 0.05,
-    members: Annotated[int, typer.Option(metavar="MASKS", help="Masks per mixture.")] = 50,
-    masks: Annotated[
-        str, typer.Option(metavar="fresh|fixed", help="Of a mixture: fresh for each example, or fixed for all.")
-    ] = "fresh",
-    pac_bayes: Annotated[
-        int | None, typer.Option("--pac-bayes", metavar="EPOCHS", help="Train PAC-Bayes posteriors, that many epochs.")
-    ] = None,
+    run: Annotated[int, option("RUN", "Which run, from 0.")] = 0,
+    part: Annotated[str, option("test|validation", "Examples to bound from.")] = "test",
+    delta: Annotated[float, option("PROBABILITY", "How often any of the bounds may fail.")] = 0.05,
+    members: Annotated[int, option("MASKS", "Masks per mixture.")] = 50,
+    masks: Annotated[str, option("fresh|fixed", "Of a mixture: fresh for each example, or fixed for all.")] = "fresh",
+    pac_bayes: Annotated[int | None, option("EPOCHS", "Train PAC-Bayes posteriors, that many epochs.")] = None,
     as_json: options.Json = False,
     plot_file: options.Plot = None,
 ) -> None:

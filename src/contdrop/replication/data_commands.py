@@ -12,10 +12,11 @@ import typer
 
 from .._text import plural, printable, visible
 from ..cli import options, terminal
-from ..cli.progress_bars import DownloadBars, DownloadLines
+from ..cli.options import option
+from ..cli.progress_bars import Downloads
 from . import datasets, pretrained
 from .datasets import dataset
-from .datasets.dataset import DatasetSource, MissingError
+from .datasets.dataset import MissingError
 
 data = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -49,14 +50,10 @@ def data_list(data_dir: options.DataDir = None, as_json: options.Json = False) -
     directory = dataset.data_directory(data_dir)
     missing = {source.name: source.missing(directory) for source in datasets.SOURCES}
     if as_json:
+        names = ("name", "title", "train", "test", "shape", "classes")
         content = [
             {
-                "name": source.name,
-                "title": source.title,
-                "train": source.train,
-                "test": source.test,
-                "shape": source.shape,
-                "classes": source.classes,
+                **{name: getattr(source, name) for name in names},
                 "present": not missing[source.name],
                 "missing": missing[source.name],
                 "place": source.place(directory),
@@ -65,17 +62,14 @@ def data_list(data_dir: options.DataDir = None, as_json: options.Json = False) -
         ]
         terminal.print_json({"directory": str(directory), "data_sets": content})
         return
-    headings = ("name", "training\nimages", "test\nimages", "size", "classes")
-    terminal.print_places(
-        headings, [_data_row(source, len(missing[source.name]), directory) for source in datasets.SOURCES]
-    )
+    rows = []
+    for source in datasets.SOURCES:
+        size, classes = "x".join(map(str, source.shape)), str(len(source.classes))
+        here = f"no, {len(missing[source.name])} missing" if missing[source.name] else "yes"
+        cells = source.name, f"{source.train:,}", f"{source.test:,}", size, classes
+        rows.append((*cells, here, source.place(directory)))
+    terminal.print_places(("name", "training\nimages", "test\nimages", "size", "classes"), rows)
     print(f"Data directory: {visible(str(directory))}")
-
-
-def _data_row(source: DatasetSource, absent: int, directory: pathlib.Path) -> tuple[tuple[str, ...], str, str]:
-    size, classes = "x".join(map(str, source.shape)), str(len(source.classes))
-    here = f"no, {absent} missing" if absent else "yes"
-    return (source.name, f"{source.train:,}", f"{source.test:,}", size, classes), here, source.place(directory)
 
 
 @data.command("check", short_help="Verify the data sets that are here.")
@@ -126,13 +120,10 @@ def data_get(
     """
     source = datasets.find(name)
     directory = dataset.data_directory(data_dir)
-    screen = terminal.screen(stderr=True)
+    downloads = Downloads()
     try:
-        if screen.is_terminal:
-            with DownloadBars(screen) as bars:
-                source.get(directory, bars)
-        else:
-            source.get(directory, DownloadLines())
+        with downloads.progress:
+            source.get(directory, downloads)
     except KeyboardInterrupt:
         again = visible(dataset.get_command(name, directory))
         print(f"contdrop: interrupted; complete files are kept; to get the rest, run: {again}", file=sys.stderr)
@@ -165,34 +156,32 @@ def weights_list(data_dir: options.DataDir = None, as_json: options.Json = False
       contdrop weights list
       contdrop weights list --data-dir /data --json
     """
-    rows = [_weights_row(each, data_dir) for each in pretrained.PUBLISHED]
+    rows: list[dict[str, Any]] = [
+        {
+            "name": published.name,
+            "title": published.title,
+            "parameters": published.parameters,
+            "present": published.path(data_dir).is_file(),
+            "place": str(published.path(data_dir)),
+            "offered": published.offered,
+        }
+        for published in pretrained.PUBLISHED
+    ]
     if as_json:
         terminal.print_json({"directory": str(dataset.data_directory(data_dir)), "weights": rows})
         return
     shown = [
-        ((row["name"], row["title"], f"{row['parameters']:,}"), "yes" if row["present"] else "no", row["place"])
+        (row["name"], row["title"], f"{row['parameters']:,}", "yes" if row["present"] else "no", row["place"])
         for row in rows
     ]
     terminal.print_places(("name", "network", "parameters"), shown, right=(2,))
-
-
-def _weights_row(published: pretrained.Published, data_dir: pathlib.Path | None) -> dict[str, Any]:
-    return {
-        "name": published.name,
-        "title": published.title,
-        "parameters": published.parameters,
-        "present": published.path(data_dir).is_file(),
-        "place": str(published.path(data_dir)),
-        "offered": published.offered,
-    }
 
 
 @weights.command("check", short_help="Check a file of weights against its network.")
 def weights_check(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
     file: Annotated[
-        pathlib.Path | None,
-        typer.Option("--weights", metavar="FILE", help="This file, not the one in the data directory."),
+        pathlib.Path | None, option("FILE", "This file, not the one in the data directory.", "--weights")
     ] = None,
     data_dir: options.DataDir = None,
     as_json: options.Json = False,
@@ -211,7 +200,13 @@ def weights_check(
     path = file or published.here(data_dir)
     assigned = pretrained.assign(published.network(), pretrained.read(path), str(path))
     if not as_json:
-        _print_layers(assigned)
+        for layer, shape in assigned.layers.items():
+            print(printable(f"{layer}: ok, {'x'.join(map(str, shape))}, {math.prod(shape):,} weights"))
+        if assigned.left:
+            print(f"no published weights, so random: {', '.join(assigned.left)}")
+        if assigned.unused:
+            unused = plural(len(assigned.unused), "layer")
+            print(printable(f"not used: {unused} of the file, {', '.join(assigned.unused)}"))
     error, reason = _error(published, path, data_dir, assigned)
     if as_json:
         found = {
@@ -229,15 +224,6 @@ def weights_check(
         print(f"test error on {published.data}: {error:.2f} % (published: {published.error} %)")
     elif reason:
         print(printable(f"test error: not measured, {reason}"))
-
-
-def _print_layers(assigned: pretrained.Assigned) -> None:
-    for layer, shape in assigned.layers.items():
-        print(printable(f"{layer}: ok, {'x'.join(map(str, shape))}, {math.prod(shape):,} weights"))
-    if assigned.left:
-        print(f"no published weights, so random: {', '.join(assigned.left)}")
-    if assigned.unused:
-        print(printable(f"not used: {plural(len(assigned.unused), 'layer')} of the file, {', '.join(assigned.unused)}"))
 
 
 def _error(

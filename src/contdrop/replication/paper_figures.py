@@ -27,10 +27,8 @@ _ROW, _TOP, _BELOW = 0.25, 0.5, 0.45
 _PILL, _STRIP = 1.15, 2.6
 
 
-def claims_picture(entries: Sequence[ClaimVerdict]) -> Picture | None:
-    """Return the picture of verdicts, in their order; None without any."""
-    if not entries:
-        return None
+def claims_picture(entries: Sequence[ClaimVerdict]) -> Picture:
+    """Return the picture of verdicts, of which there is at least one, in their order."""
     found = in_words(entries)
     return Picture(
         "ledger",
@@ -97,10 +95,9 @@ _MOST_CLASSES = 12
 def samples(name: str, directory: pathlib.Path | None = None) -> Picture | None:
     """Return a picture of the first training images of each class; None if the data set is unknown or not here."""
     try:
-        found = datasets.load(name, directory)
+        return samples_of(datasets.load(name, directory))
     except UserError:
         return None
-    return samples_of(found)
 
 
 def samples_of(found: datasets.Dataset) -> Picture:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import UserError
 from ..lab.analysis import dataset_ranks
 from ..lab.extensions import Extension, Overall
 from ..lab.report.formats import Cell, Table
@@ -33,10 +32,8 @@ def claims_of(store: Store, everything: Sequence[Results]) -> list[ClaimVerdict]
     return judge(concerned, runs, {}, ())
 
 
-def claims_table(found: Sequence[ClaimVerdict]) -> Table | None:
-    """Return a table with a row for each claim, or None without claims."""
-    if not found:
-        return None
+def claims_table(found: Sequence[ClaimVerdict]) -> Table:
+    """Return a table with a row for each claim."""
     rows = tuple(
         (
             Cell(f"{entry.claim.id} {entry.claim.text}", entry.claim.id),
@@ -66,10 +63,7 @@ _DATASETS = {
 
 
 def _class_names(dataset: str) -> tuple[str, ...]:
-    try:
-        return datasets.find(dataset).classes
-    except UserError:
-        return ()
+    return datasets.find(dataset).classes if dataset in datasets.names() else ()
 
 
 def _samples(dataset: str, directory: pathlib.Path | None) -> Picture | None:
@@ -81,9 +75,9 @@ def _samples(dataset: str, directory: pathlib.Path | None) -> Picture | None:
 def _overall(store: Store, everything: Sequence[Results]) -> Overall:
     from .paper_figures import claims_picture
 
-    entries = claims_of(store, everything)
-    tables, picture = (claims_table(entries), paper_ranks(everything)), claims_picture(entries)
-    return Overall(tuple(table for table in tables if table), (picture,) if picture else ())
+    entries, ranks = claims_of(store, everything), paper_ranks(everything)
+    tables = (ranks,) if ranks else ()
+    return Overall((claims_table(entries), *tables), (claims_picture(entries),)) if entries else Overall(tables)
 
 
 def paper_ranks(every: Sequence[Results]) -> Table | None:
@@ -95,17 +89,12 @@ def paper_ranks(every: Sequence[Results]) -> Table | None:
     lowest = min(ours.average.values())
     rows = []
     for method, theirs in paper_tables.AVERAGE_RANKS.items():
-        cells = [
-            Cell(
-                f"{ours.by_dataset[name][method]:g} ({paper_tables.RANKS[name][method]})", ours.by_dataset[name][method]
-            )
-            for name in sources
-        ]
+        ranks = {name: ours.by_dataset[name][method] for name in sources}
         average = ours.average[method]
         rows.append(
             (
                 Cell(labels.display_name(method, longest=10_000)),
-                *cells,
+                *(Cell(f"{rank:g} ({paper_tables.RANKS[name][method]})", rank) for name, rank in ranks.items()),
                 Cell(f"{average:.2f}", average, average == lowest),
                 Cell(f"{theirs:g}", theirs),
             )

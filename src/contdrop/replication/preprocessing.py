@@ -26,6 +26,8 @@ CACHE_VARIABLE = "CONTDROP_CACHE"
 
 Arrays = Mapping[str, np.ndarray]
 
+_UNREADABLE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile)
+
 
 def cache_directory() -> pathlib.Path:
     """Return ``$CONTDROP_CACHE`` if set, else "computed" in the user's cache directory for contdrop."""
@@ -48,9 +50,9 @@ def cached(name: str, key: tuple[object, ...], compute: Callable[[], Arrays]) ->
     """
     digest = hashlib.sha256(repr((name, *key)).encode()).hexdigest()
     path = cache_directory() / f"{name}-{digest[:32]}.npz"
-    found = _read_cached(path)
-    if found is not None:
-        return found
+    # A missing or damaged file is made again; numpy verifies the checksums of its format.
+    with contextlib.suppress(*_UNREADABLE), path.open("rb") as stored, np.load(stored, allow_pickle=False) as kept:
+        return {name: kept[name] for name in kept.files}
     made = compute()
     # A cache that cannot be written, on a full disk or a read-only one, is no reason to fail.
     with contextlib.suppress(OSError):
@@ -58,15 +60,6 @@ def cached(name: str, key: tuple[object, ...], compute: Callable[[], Arrays]) ->
         with replacing(path) as temporary, temporary.open("wb") as file:
             np.savez(file, **made)  # type: ignore[arg-type]  # older versions know no allow_pickle here
     return made
-
-
-def _read_cached(path: pathlib.Path) -> Arrays | None:
-    """Read cached arrays; return None for a missing or damaged file (numpy verifies the format's checksums)."""
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile):
-        return None
 
 
 _LEAST = 1e-8  # length that contrast is divided by
@@ -133,8 +126,5 @@ def fit_whitening(images: npt.NDArray[np.generic], eps: float = 0.1) -> Whitenin
 
 def fitted_whitening(images: npt.NDArray[np.generic], eps: float = 0.1) -> Whitening:
     """Return :func:`fit_whitening` from the cache, by the content of the images."""
-
-    def compute() -> dict[str, np.ndarray]:
-        return dataclasses.asdict(fit_whitening(images, eps))
-
-    return Whitening(**cached("zca", (_WHITENING_VERSION, fingerprint(images), eps), compute))
+    key = _WHITENING_VERSION, fingerprint(images), eps
+    return Whitening(**cached("zca", key, lambda: dataclasses.asdict(fit_whitening(images, eps))))

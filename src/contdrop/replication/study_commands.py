@@ -12,26 +12,16 @@ import contdrop
 
 from .._text import plural
 from ..cli import options, session, terminal, theory_commands
+from ..cli.options import option
 from ..cli.progress_bars import Stages
 from ..cli.theory_commands import DRAWS
 from ..lab.study.source import StudySource
-from ..lab.study.study import Size, Study, describe
+from ..lab.study.study import Study, describe
 from ..theory import paper_equations
 from . import studies
 from .claims import verdicts
 from .claims.claims import CLAIMS
-from .claims.verdicts import (
-    FAILS,
-    HOLDS,
-    OPEN,
-    OUT,
-    ClaimVerdict,
-    ContrastResult,
-    EquationResult,
-    counts,
-    in_words,
-    judge,
-)
+from .claims.verdicts import FAILS, HOLDS, OPEN, OUT, ClaimVerdict, ContrastResult, EquationResult
 
 
 def list_command(as_json: options.Json = False) -> None:
@@ -47,23 +37,14 @@ def list_command(as_json: options.Json = False) -> None:
         return
     table = terminal.table(None, ("experiment", "what it compares", "in the paper", "paper's size", "quick"), right=())
     for experiment in experiments:
-        paper = experiment.sizes.get("paper")
-        table.add_row(
-            experiment.name,
-            experiment.description.title,
-            experiment.description.paper,
-            _size_of(paper) if paper else "",
-            _size_of(experiment.sizes["quick"]),
-        )
+        sizes = [experiment.sizes.get("paper"), experiment.sizes["quick"]]
+        shown = [f"{plural(size.runs, 'run')} x {plural(size.epochs, 'epoch')}" if size else "" for size in sizes]
+        table.add_row(experiment.name, experiment.description.title, experiment.description.paper, *shown)
     screen = terminal.screen()
     screen.print(table)
     for group, members in studies.GROUPS.items():
         screen.print(f"{group} stands for {', '.join(members)}.")
     screen.print("Run one with: contdrop run EXPERIMENT (quick, unless --preset paper is given)", style="dim")
-
-
-def _size_of(size: Size) -> str:
-    return f"{plural(size.runs, 'run')} x {plural(size.epochs, 'epoch')}"
 
 
 def _plain_study(experiment: Study) -> dict[str, object]:
@@ -75,7 +56,7 @@ def _plain_study(experiment: Study) -> dict[str, object]:
         "methods": list(experiment.methods),
         "reference": experiment.reference,
         "sizes": {
-            preset: {"runs": size.runs, "epochs": size.epochs, "selection_runs": size.selection_runs}
+            preset: {name: getattr(size, name) for name in ("runs", "epochs", "selection_runs")}
             for preset, size in experiment.sizes.items()
         },
         "notes": list(experiment.description.notes),
@@ -85,9 +66,7 @@ def _plain_study(experiment: Study) -> dict[str, object]:
 @session.with_jobs(device="cpu")
 def run(
     experiment: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A name of contdrop list.")],
-    preset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The size: quick (default) or paper; see contdrop list.")
-    ] = None,
+    preset: Annotated[str | None, option("NAME", "The size: quick (default) or paper; see contdrop list.")] = None,
     *,
     jobs: session.JobOptions,
 ) -> int:
@@ -110,20 +89,15 @@ def run(
     """
     session.use_data_directory(jobs.data_dir)
     plans = [jobs.plan(study, preset, StudySource("catalogue", study.name)) for study in studies.find(experiment)]
-    performance = session.perform(jobs.runner(plans), jobs.store)
-    if performance.interrupted:
-        return 130
-    session.show(performance, jobs.store, as_json=jobs.as_json)
-    return session.complain(performance)
+    return session.perform(jobs.runner(plans), jobs)
 
 
+RESULTS = pathlib.Path("results")
 _CLAIM_COLOURS = {HOLDS: "green", FAILS: "bold red", OPEN: "yellow", OUT: "dim"}
 
 
 def claims(
-    results: Annotated[
-        pathlib.Path, typer.Option("--results", metavar="DIR", help="Directory with the archives (*.jsonl.gz).")
-    ] = pathlib.Path("results"),
+    results: Annotated[pathlib.Path, option("DIR", "Directory with the archives (*.jsonl.gz).")] = RESULTS,
     draws: options.Draws = DRAWS,
     details: options.Details = False,
     as_json: options.Json = False,
@@ -143,19 +117,18 @@ def claims(
     """
     theory_commands.check_theory(draws, plot_file)
     stage = Stages(2)
-    with stage("archives", 1) as after_each:
+    with stage("archives"):
         runs = verdicts.gather(results)
-        after_each()
     with stage("equations", len(paper_equations.EQUATIONS)) as after_each:
         found = paper_equations.check_equations(draws, 0, after_each)
     equations = {check.number: EquationResult(check.number, check.verdict, check.verdict_text) for check in found}
     ratios = [each.covariance / each.variance for each in paper_equations.trade_offs()]
-    entries = judge(CLAIMS, runs, equations, ratios)
+    entries = verdicts.judge(CLAIMS, runs, equations, ratios)
     if as_json:
         content = {
             "contdrop": contdrop.__version__,
             "studies": {name: {"finished": len(each.jobs), "failed": each.failed} for name, each in runs.items()},
-            "counts": counts(entries),
+            "counts": verdicts.counts(entries),
             "claims": [_plain_claim(entry) for entry in entries],
         }
         terminal.print_json(content)
@@ -164,22 +137,17 @@ def claims(
     if plot_file:
         from . import paper_figures  # matplotlib takes a second
 
-        picture = paper_figures.claims_picture(entries)
-        if picture:
-            theory_commands.save_plot(picture.draw(), plot_file)
+        theory_commands.save_plot(paper_figures.claims_picture(entries).draw(), plot_file)
 
 
 def _show_claims(entries: list[ClaimVerdict], details: bool) -> None:
     screen = terminal.screen()
     table = terminal.table("Claims of the paper", ("", "claim", "where", "verdict", "evidence"), right=())
     for entry in entries:
-        lines = [entry.reason, *(each.text for each in entry.evidence if details)]
-        claim = entry.claim
-        table.add_row(
-            claim.id, claim.text, claim.where, entry.verdict, "\n".join(lines), style=_CLAIM_COLOURS[entry.verdict]
-        )
+        claim, evidence = entry.claim, "\n".join([entry.reason, *(each.text for each in entry.evidence if details)])
+        table.add_row(claim.id, claim.text, claim.where, entry.verdict, evidence, style=_CLAIM_COLOURS[entry.verdict])
     screen.print(table)
-    screen.print(in_words(entries))
+    screen.print(verdicts.in_words(entries))
 
 
 def _plain_claim(entry: ClaimVerdict) -> dict[str, Any]:
@@ -194,25 +162,18 @@ def _plain_claim(entry: ClaimVerdict) -> dict[str, Any]:
 
 
 def _plain_contrast(each: ContrastResult) -> dict[str, Any]:
-    test, found = each.test, each.comparison
+    found = each.comparison
     plain: dict[str, Any] = {
-        **dataclasses.asdict(test),
-        "verdict": each.verdict,
-        "note": each.note,
-        "runs": each.runs,
-        "planned": each.planned,
-        "family": each.family,
+        **dataclasses.asdict(each.test),
+        **{name: getattr(each, name) for name in ("verdict", "note", "runs", "planned", "family")},
         "runs_needed": each.needed,
     }
     if found is not None:
+        names = ("difference", "sd", "interval", "simultaneous", "margin")
         plain |= {
-            "difference": found.difference,
-            "sd": found.sd,
-            "interval": found.interval,
-            "simultaneous": found.simultaneous,
+            **{name: getattr(found, name) for name in names},
             "p": found.t_p_two_sided_holm,
             "wilcoxon_p": found.wilcoxon_p_two_sided_holm,
-            "margin": found.margin,
             "equivalence_p": found.equivalence_p_holm,
         }
     return plain

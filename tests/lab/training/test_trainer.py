@@ -17,8 +17,7 @@ from contdrop.lab.training import random_streams, trainer
 from contdrop.lab.training.trainer import DivergenceError, Trainer
 from contdrop.replication.networks import CNN, MLP
 from contdrop.replication.recipes import Adam, Hinton, Plateau, Steps
-from contdrop.replication.studies.common import Images, InOrder
-from contdrop.replication.studies.study_measures import Covariance
+from contdrop.replication.studies.common import Covariance, Images, InOrder
 
 METHODS = (
     *("none", "bernoulli", "uniform", "gaussian", "adaptive", "dropconnect", "fast", "bernoulli-matched"),

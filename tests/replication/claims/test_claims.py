@@ -8,7 +8,7 @@ import pytest
 from contdrop.replication import studies as catalogue
 from contdrop.replication.claims import claims
 from contdrop.replication.studies import dose
-from contdrop.replication.studies.study_measures import UNUSED
+from contdrop.replication.studies.common import UNUSED
 from contdrop.theory import paper_equations
 
 PROTOCOL = (pathlib.Path(__file__).parents[3] / "results" / "PROTOCOL.md").read_text(encoding="utf-8")

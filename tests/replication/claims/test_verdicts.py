@@ -2,14 +2,12 @@
 
 import csv
 import json
-import sys
 import types
 
 import numpy as np
 import pytest
 from scipy.stats import t as student
 
-from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.lab.report import page
 from contdrop.lab.store.archive import export
@@ -273,14 +271,13 @@ def results(tmp_path):
     return directory
 
 
-def test_ledger_of_archives(results, capsys, monkeypatch, tmp_path):
+def test_ledger_of_archives(results, cli, tmp_path):
     archive(results, "full-relu", levels={"bernoulli": 3.0, "gaussian": 2.0, "uniform": 3.0, "none": 4.0})
     archive(results, "full-sigmoid", runs=9)
     picture = tmp_path / "claims.svg"
-    options = ["--results", str(results), "--draws", "1000", "--json", "--plot", str(picture)]
-    monkeypatch.setattr(sys, "argv", ["contdrop", "claims", *options])
-    assert app.run() == 0
-    found = json.loads(capsys.readouterr().out)
+    code, out, _ = cli("claims", "--results", results, "--draws", 1000, "--json", "--plot", picture)
+    assert code == 0
+    found = json.loads(out)
     entries = {entry["id"]: entry for entry in found["claims"]}
     assert list(entries) == [claim.id for claim in CLAIMS]
     assert entries["E9"]["verdict"] == HOLDS
@@ -298,10 +295,9 @@ def test_ledger_of_archives(results, capsys, monkeypatch, tmp_path):
     assert picture.read_text(encoding="utf-8").startswith("<?xml")
 
 
-def test_the_command_shows_every_claim_and_counts_them(results, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["contdrop", "claims", "--results", str(results), "--draws", "1000", "--details"])
-    assert app.run() == 0
-    out = capsys.readouterr().out
+def test_the_command_shows_every_claim_and_counts_them(results, cli):
+    code, out, _ = cli("claims", "--results", results, "--draws", 1000, "--details")
+    assert code == 0
     assert all(f" {claim.id} " in out for claim in CLAIMS)
     assert "4 are not testable here" in out
 

@@ -13,8 +13,7 @@ import pytest
 
 from contdrop.errors import UserError
 from contdrop.replication.datasets import cifar, download
-from contdrop.replication.datasets.dataset import MissingError
-from contdrop.replication.datasets.file_source import File
+from contdrop.replication.datasets.dataset import File, MissingError
 from data_files import Recorder, files_at, real, serving
 from fuzzing import memory_below, mutants, refusal, survives
 
@@ -122,19 +121,6 @@ class Malicious:
         return os.system, ("touch /tmp/contdrop-was-here",)
 
 
-def built(shape, kind):
-    """A batch whose array has this shape and type."""
-    state = b"(K\x01" + shape + kind + b"\x89" + text(b"x") + b"t"
-    array = b"cnumpy.core.multiarray\n_reconstruct\n)R" + state + b"b"
-    return b"\x80\x02}(" + text(b"data") + array + text(b"labels") + b"]u."
-
-
-def doubled(levels, place="shape"):
-    """A batch of a few bytes whose array has a pair of pairs of pairs in place of its shape or type."""
-    nest = b")" + b"q\x00h\x00\x86" * levels
-    return built(nest, text(b"u1")) if place == "shape" else built(b"K\x03K\x04\x86", nest)
-
-
 GOOD = RECORDS[0].tobytes()
 
 
@@ -147,26 +133,21 @@ GOOD = RECORDS[0].tobytes()
         (b"\x0a" + GOOD[1:], "expected labels from 0 to 9; that of image 0 is 10"),
         (GOOD[:-1] + bytes([GOOD[-1] ^ 1]), "expected the published images, SHA-256 "),
         (RECORDS[2].tobytes(), "it holds test_batch.bin: is it wrongly named?"),
-        (pickle.dumps(Malicious(), 2), "expected a pickle of plain data; it would import 'posix system'"),
-        (pickle.dumps(Malicious()), "expected a pickle of plain data; it has the instruction "),
+        (pickle.dumps(Malicious(), 2), "expected data, an array of bytes of shape (3, 3072); it has none such"),
+        (pickle.dumps(Malicious()), "expected data, an array of bytes of shape (3, 3072); it has none such"),
+        (b"\x80\x02].", "expected data, an array of bytes of shape (3, 3072); it has none such"),
+        (pickled(RECORDS[0][:2], shape=(3, 3072)), "expected data, an array of bytes of shape (3, 3072)"),
+        (pickled(RECORDS[0]).replace(b"labels", b"lables"), "labels, a list of 3 whole numbers from 0; it has 0"),
+        (pickled(RECORDS[0][[0, 1, 1]]), "expected the published images, SHA-256 "),
+        (pickled(RECORDS[2]), "it holds test_batch.bin: is it wrongly named?"),
         (pickled(RECORDS[0])[:-4000], "damaged, no pickle that can be read ("),
-        (b"\x80\x02].", "expected data, an array of bytes of shape (3, 3072); got NoneType"),
-        (pickled(RECORDS[0], kind=b"i8"), "of shape (3, 3072); got i8 of shape (3, 3072)"),
-        (pickled(RECORDS[0], shape=(2**31 - 1, 2**31 - 1)), "got u1 of shape (2147483647, 2147483647)"),
-        (pickled(RECORDS[0][:2], shape=(3, 3072)), "expected labels, a list of 3 whole numbers from 0"),
         (pickled(RECORDS[0]).replace(RECORDS[0][2, 1:].tobytes(), b""), "damaged, no pickle that can be read"),
         (b"\x80\x02" + b"\x85" * 9, "damaged, no pickle that can be read"),
         # A table of 2^31 entries for one value; text of 2^40 bytes; an entry whose name takes 2^60 steps to hash.
         (b"\x80\x02]r\xff\xff\xff\x7f.", "expected data, an array"),
-        (b"\x80\x04\x8d" + struct.pack("<Q", 2**40) + b"x.", "it has the instruction 141"),
-        (b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b"x.", "it has the instruction 150"),
-        (b"\x80\x02})" + b"q\x00h\x00\x86" * 60 + b"Ns.", "damaged, no pickle that can be read (an entry's name is"),
-        # A shape, and a type, that take 2^60 steps to print; one of many sizes; a long name.
-        (doubled(60), "damaged, no pickle that can be read (an array's shape is not that of one)"),
-        (doubled(60, "kind"), "damaged, no pickle that can be read (an array's type is no text)"),
-        (built(b"(" + b"K\x01" * 9 + b"t", text(b"u1")), "(an array's shape is not that of one)"),
-        (built(b"K\x03\x88\x86", text(b"u1")), "(an array's shape is not that of one)"),
-        (built(b"K\x03K\x04\x86", text(b"u" * 200)), f"got {'u' * 20} of shape (3, 4)"),
+        (b"\x80\x04\x8d" + struct.pack("<Q", 2**40) + b"x.", "damaged, no pickle that can be read"),
+        (b"\x80\x05\x96" + struct.pack("<Q", 2**40) + b"x.", "damaged, no pickle that can be read"),
+        (b"\x80\x02})" + b"q\x00h\x00\x86" * 60 + b"Ns.", "expected data, an array"),
         (b"<html>", "truncated"),
     ],
 )  # fmt: skip
@@ -183,15 +164,9 @@ def test_other_files_get_one_line(tmp_path, content, message):
 
 @pytest.mark.parametrize("start", [b"\x80\x02c", b"\x80\x02S"])
 def test_long_texts_are_cut_before_they_are_made_printable(start):
-    content = start + b"x" * 3_000_000 + b"\ny\n."
     with memory_below(20_000_000):
-        text = refusal(cifar.unpickle, content, "file")
-    assert (50 if start.endswith(b"c") else 0) <= text.count("x") < 120
-
-
-def test_plain_values_of_a_pickle():
-    value = {"a": [1, 2, (3,), (), None, True, False, 70_000, -1], "b": ("x", "y", "z", {}, []), "c": "é"}
-    assert cifar.unpickle(pickle.dumps(value, 2), "file") == value
+        text = refusal(read, start + b"x" * 3_000_000 + b"\ny\n.")
+    assert text.count("x") < 120
 
 
 def read(content):

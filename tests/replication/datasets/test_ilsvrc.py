@@ -114,7 +114,7 @@ def test_a_strip_is_not_made_larger_than_any_image(tmp_path):
         f"{path}: expected an image of at most 64,000,000 pixels once its smaller side has 256; one of 1x65,000 would "
         "have 4,259,840,000"
     )
-    source = dataclasses.replace(ilsvrc.TEN, synsets=("n01000000",), training=1, shape=(3, 256, 256))
+    source = dataclasses.replace(ilsvrc.TEN, synsets=("n01000000",), shape=(3, 256, 256))
     with pytest.raises(UserError, match=r"n01000000_0\.JPEG: expected an image of at most 64,000,000 pixels once"):
         source.part(tmp_path / "train", 1)
 

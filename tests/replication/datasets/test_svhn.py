@@ -10,8 +10,7 @@ import pytest
 
 from contdrop.errors import UserError
 from contdrop.replication.datasets import svhn
-from contdrop.replication.datasets.dataset import MissingError
-from contdrop.replication.datasets.file_source import File
+from contdrop.replication.datasets.dataset import File, MissingError
 from data_files import real
 from fuzzing import by_file, memory_below, mutants, refusal, survives
 
@@ -244,4 +243,4 @@ def test_mutated_files(tmp_path, mutants):
 def test_variables_without_end_are_refused(file):
     many = by_hand(*[variable("a", np.ones((1, 1), np.uint8), 2)] * 1001)
     with pytest.raises(UserError, match="it has more than 1000 variables"):
-        list(svhn.arrays(file(many)))
+        read(file(many))

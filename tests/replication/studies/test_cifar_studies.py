@@ -1,17 +1,10 @@
 """The study on features of the published network in network: its data, its recipe, and a tiny run with its page."""
 
-from itertools import product
-
 import numpy as np
 import pytest
-import torch
 
 from contdrop.errors import UserError
-from contdrop.lab import api
-from contdrop.lab.data.data import Data, prepare
-from contdrop.lab.store.results import collect_all
-from contdrop.lab.store.writer import Store
-from contdrop.lab.study.study import Size
+from contdrop.lab.data.data import prepare
 from contdrop.replication import studies
 from contdrop.replication.studies import cifar_studies
 
@@ -40,7 +33,7 @@ def made(monkeypatch, tmp_path):
     folder.mkdir()
     (folder / "cifar10_nin.caffemodel").write_bytes(b"")
     monkeypatch.setattr(cifar_studies.datasets, "load", lambda name: Found)
-    monkeypatch.setattr(cifar_studies.published, "nin_features", lambda found, path, part: FEATURES[part])
+    monkeypatch.setattr(cifar_studies.pretrained, "nin_features", lambda found, path, part: FEATURES[part])
     return prepare(STUDY.data(), task="classification").parts(0, "final", 0)
 
 
@@ -71,21 +64,3 @@ def test_every_continuous_law_has_its_control():
     assert {"gaussian", "bernoulli-matched", "uniform", "bernoulli-matched:uniform"} <= set(STUDY.methods)
     assert STUDY.selection.follows["bernoulli-matched"] == "gaussian"
     assert STUDY.scale == "inverted"
-
-
-def random_features():
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(300, 640, generator=generator), torch.randint(0, 10, (300,), generator=generator)
-    return Data(train=(x[:200], y[:200]), validation=(x[200:250], y[200:250]), test=(x[250:], y[250:]))
-
-
-def test_a_tiny_run_of_all_methods(tmp_path):
-    sizes = {"quick": Size(runs=2, epochs=1, selection_runs=1)}
-    study = STUDY.replace(data=random_features, sizes=sizes)
-    result = api.compare(study, store=tmp_path / "runs.db", workers=0)
-    page = result.report(tmp_path / "page").read_text()
-    assert "the error reported is that of the other 8,000 test images" in page
-    with Store(tmp_path / "runs.db") as store:
-        (results,) = collect_all(store)
-    assert sorted((job.method, job.run) for job in results.finished) == sorted(product(STUDY.methods, range(2)))
-    assert not results.failed

@@ -1,24 +1,19 @@
 """The studies of the replication: their noise, what they measure, and one tiny run of a cell of the dose table."""
 
-import numpy as np
 import pytest
 import torch
 
 from contdrop import coadaptation
-from contdrop.lab import api
 from contdrop.lab.data.data import prepare
-from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.schema import FINAL
-from contdrop.lab.store.writer import Store
 from contdrop.lab.study.methods import parse
 from contdrop.lab.study.plan import plan
 from contdrop.lab.training import random_streams
 from contdrop.replication import studies
-from contdrop.replication.initialization import Glorot
 from contdrop.replication.networks import MLP
+from contdrop.replication.networks.models import Glorot
 from contdrop.replication.studies import dose
-from contdrop.replication.studies.common import Images
-from contdrop.replication.studies.study_measures import UNUSED, CommonNoise, UnusedError, unused
+from contdrop.replication.studies.common import UNUSED, CommonNoise, Images, UnusedError, unused
 
 DIGITS = Images("digits", train=60, validation=100)
 SMALL = MLP((64, 12, 8, 10), divisor=16.0, initialisation=Glorot())
@@ -89,21 +84,3 @@ def test_covariance_under_one_common_noise():
     images, _ = next(parts.validation.batches([torch.from_numpy(random_streams.permutation(100, 5)[:4])]))
     own = coadaptation(masked, images.float() / 16, ["hidden2"], 300, seed=5).summary()["hidden2"]
     assert float(found[1]["own layer2 covariance"]) == pytest.approx(own.root_mean_square, rel=1e-5)
-
-
-def test_one_cell_of_the_dose_table_runs_and_is_the_same_again(tmp_path):
-    """Bit for bit: two methods of equal strength, one epoch, the study's own training, on images that ship with us."""
-    study = dose.DOSE_1000.replace(data=DIGITS, model=SMALL, methods=("none", "bernoulli:r=1", "normal:r=1"))
-    kept = []
-    for name in ("first.db", "second.db"):
-        api.compare(study, runs=1, epochs=1, store=tmp_path / name, workers=0)
-        with Store(tmp_path / name) as store:
-            (results,) = collect_all(store)
-            assert not results.failed
-            unused = {job.method: job.results[f"test:{UNUSED}"] for job in results.finished}
-            kept.append(unused | {"test": results.errors()})
-            assert all(job.results["relative_variance"] in (0.0, 1.0) for job in results.finished)
-    assert kept[0] == kept[1]
-    assert set(kept[0]) == {"none", "bernoulli:r=1", "normal:r=1", "test"}
-    assert 0 < kept[0]["normal:r=1"] <= 100
-    assert np.unique([kept[0][label] for label in study.methods]).size > 1

@@ -13,11 +13,10 @@ from contdrop.lab.study.methods import parse
 from contdrop.lab.study.study import Study
 from contdrop.lab.training import random_streams
 from contdrop.replication import datasets, studies
-from contdrop.replication.initialization import Glorot
 from contdrop.replication.networks import CNN, MLP
+from contdrop.replication.networks.models import Glorot
 from contdrop.replication.studies import dose, evidence
-from contdrop.replication.studies.common import Images, InOrder
-from contdrop.replication.studies.study_measures import Covariance
+from contdrop.replication.studies.common import Covariance, Images, InOrder
 
 every_study = pytest.mark.parametrize("study", studies.STUDIES.values(), ids=list(studies.STUDIES))
 DIVISORS = {"digits": 16.0, "mnist": 255.0, "fashion-mnist": 255.0}

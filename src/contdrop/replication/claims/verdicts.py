@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import pathlib
 import tempfile
@@ -49,13 +48,13 @@ class Runs:
         name, _, epoch = metric.partition("@")
         found: dict[int, float] = {}
         for job in self.jobs:
-            value = self._after(job, int(epoch)) if epoch else job.results.get(name)
+            value = job.results.get(name)
+            if epoch:
+                curve = self.curves.get(job.id, [])
+                value = next((each.test_error for each in curve if each.epoch == int(epoch)), None)
             if job.method == method and value is not None:
                 found[job.run] = value
         return found
-
-    def _after(self, job: JobRecord, epoch: int) -> float | None:
-        return next((each.test_error for each in self.curves.get(job.id, []) if each.epoch == epoch), None)
 
 
 def gather(directory: pathlib.Path) -> dict[str, Runs]:
@@ -74,22 +73,22 @@ def gather(directory: pathlib.Path) -> dict[str, Runs]:
 
 
 def of_results(store: Store, everything: Iterable[Results]) -> dict[str, Runs]:
-    """Return the runs of every planned study among the results of a store."""
+    """Return the runs of every planned study among the results of a store.
+
+    Runs added later than those of the protocol neither decide anything nor replace a failed one.
+    """
     found: dict[str, Runs] = {}
     for results in everything:
         name, plan = results.protocol.experiment, claims.PLANNED.get(results.protocol.experiment)
-        if plan is not None and results.protocol.epochs == plan.epochs:
-            if name in found:
-                raise UserError(f"{name} is there twice, with different settings; leave one out")
-            found[name] = _runs(results, plan.runs, store.curves(results.protocol.key))
+        if plan is None or results.protocol.epochs != plan.epochs:
+            continue
+        if name in found:
+            raise UserError(f"{name} is there twice, with different settings; leave one out")
+        jobs = tuple(job for job in results.finished if job.run < plan.runs)
+        lost = tuple((job.method, job.run) for job in results.final if job.status == FAILED and job.run < plan.runs)
+        curves = store.curves(results.protocol.key)
+        found[name] = Runs(name, jobs, curves, planned_margin(results), len(results.failed), lost)
     return found
-
-
-def _runs(results: Results, planned: int, curves: Mapping[int, list[Epoch]]) -> Runs:
-    """Select the runs of the protocol; runs added later neither decide anything nor replace a failed one."""
-    jobs = tuple(job for job in results.finished if job.run < planned)
-    lost = tuple((job.method, job.run) for job in results.final if job.status == FAILED and job.run < planned)
-    return Runs(results.protocol.experiment, jobs, curves, planned_margin(results), len(results.failed), lost)
 
 
 HOLDS, FAILS, OPEN, OUT = "holds", "does not hold", "open", "not testable here"
@@ -197,12 +196,13 @@ def _examine(tests: Sequence[Contrast], runs: Mapping[str, Runs]) -> dict[tuple[
         families.setdefault(test.study, {})[test.key] = test
     found: dict[tuple[str, str], ContrastResult] = {}
     for study, family in families.items():
-        compared = {key: _compare(test, runs[study]) for key, test in family.items()} if study in runs else {}
-        there = {key: without_limits(each) for key, each in compared.items() if each is not None}
-        adjusted = stats.adjusted(there, len(family))  # by the protocol's family, whichever of it has been run
+        there = runs.get(study)
+        compared = {key: _compare(test, there) for key, test in family.items()} if there else {}
+        limited = {key: without_limits(each) for key, each in compared.items() if each is not None}
+        adjusted = stats.adjusted(limited, len(family))  # by the protocol's family, whichever of it has been run
         for key, test in family.items():
-            judged = _judged(test, adjusted.get(key), len(family))
-            found[study, key] = dataclasses.replace(judged, failed=_failed(test, runs.get(study)))
+            lost = {run for method, run in (there.lost if there else ()) if method in (test.first, test.second)}
+            found[study, key] = _judged(test, adjusted.get(key), len(family), len(lost))
     return found
 
 
@@ -223,23 +223,18 @@ def _compare(test: Contrast, runs: Runs) -> stats.Comparison | None:
     )
 
 
-def _failed(test: Contrast, runs: Runs | None) -> int:
-    return len({run for method, run in (runs.lost if runs else ()) if method in (test.first, test.second)})
-
-
-def _judged(test: Contrast, found: stats.Comparison | None, family: int) -> ContrastResult:
+def _judged(test: Contrast, found: stats.Comparison | None, family: int, failed: int) -> ContrastResult:
     planned = PLANNED[test.study].runs
     if found is None:
-        return ContrastResult(test, OPEN, 0, planned, family)
-    evidence = ContrastResult(test, OPEN, found.runs, planned, family, found, _needed(found, family))
+        return ContrastResult(test, OPEN, 0, planned, family, failed=failed)
+    verdict, note = OPEN, ""
     if test.study in EXPLORATORY:
-        return dataclasses.replace(evidence, note="exploratory, decides nothing")
-    if found.runs < planned:
-        return evidence
-    if not found.sd > 0:
-        return dataclasses.replace(evidence, note="all runs differ alike, which is no evidence")
-    verdict, note = (_less if test.relation == "less" else _not_worse)(found)
-    return dataclasses.replace(evidence, verdict=verdict, note=note)
+        note = "exploratory, decides nothing"
+    elif found.runs >= planned and not found.sd > 0:
+        note = "all runs differ alike, which is no evidence"
+    elif found.runs >= planned:
+        verdict, note = (_less if test.relation == "less" else _not_worse)(found)
+    return ContrastResult(test, verdict, found.runs, planned, family, found, _needed(found, family), note, failed)
 
 
 def _less(found: stats.Comparison) -> tuple[str, str]:
@@ -280,7 +275,9 @@ def _entry(
     if claim.unplanned:
         return ClaimVerdict(claim, OPEN, f"no study of the protocol: {claim.unplanned}")
     if claim.trade_off:
-        return _balanced(claim, ratios)
+        low, high = min(ratios), max(ratios)
+        span = f"covariance over variance is {low:.6g} to {high:.6g} over {len(ratios)} laws"
+        return ClaimVerdict(claim, FAILS if high - low <= _SAME * high else HOLDS, span)
     if claim.equations:
         checked = tuple(equations[number] for number in claim.equations)
         verdict = HOLDS if all(each.verdict in claim.allowed for each in checked) else FAILS
@@ -288,12 +285,6 @@ def _entry(
     evidence = tuple(found[test.study, test.key] for test in claim.tests)
     verdict = _together(claim, evidence)
     return ClaimVerdict(claim, verdict, _reason(verdict, evidence), evidence)
-
-
-def _balanced(claim: Claim, ratios: Sequence[float]) -> ClaimVerdict:
-    same = max(ratios) - min(ratios) <= _SAME * max(ratios)
-    span = f"covariance over variance is {min(ratios):.6g} to {max(ratios):.6g} over {len(ratios)} laws"
-    return ClaimVerdict(claim, FAILS if same else HOLDS, span)
 
 
 def _together(claim: Claim, evidence: Sequence[ContrastResult]) -> str:
@@ -311,9 +302,9 @@ def _together(claim: Claim, evidence: Sequence[ContrastResult]) -> str:
 def _reason(verdict: str, evidence: Sequence[ContrastResult]) -> str:
     counted = Counter(each.verdict for each in evidence)
     parts = ", ".join(f"{number} {_SHORT[name][number > 1]}" for name in _SHORT if (number := counted[name]))
+    exploratory = all(each.test.study in EXPLORATORY for each in evidence)
     reason = f"{plural(len(evidence), 'comparison')}: {parts}"
-    if all(each.test.study in EXPLORATORY for each in evidence):
-        reason += "; exploratory, so that it is not decided"
+    reason += "; exploratory, so that it is not decided" if exploratory else ""
     return f"{reason}; {_wanted(evidence)}" if verdict == OPEN else reason
 
 

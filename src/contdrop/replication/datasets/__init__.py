@@ -31,10 +31,10 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> DatasetSource:
-    for source in SOURCES:
-        if source.name == name:
-            return source
-    raise UserError(f"unknown data set {name!r}; {suggest(name.lower().replace('_', '-'), names())}")
+    known = {source.name: source for source in SOURCES}
+    if name not in known:
+        raise UserError(f"unknown data set {name!r}; {suggest(name.lower().replace('_', '-'), known)}")
+    return known[name]
 
 
 def first_here(names: Sequence[str], directory: pathlib.Path | None = None) -> str:
@@ -69,9 +69,6 @@ def check(name: str, directory: pathlib.Path | None = None) -> DatasetCheck:
     """Read and verify all of a data set."""
     source, place = find(name), dataset.data_directory(directory)
     try:
-        detail = source.check(place)
-    except MissingError as problem:
-        return DatasetCheck(name, "missing", str(problem))
+        return DatasetCheck(name, "ok", source.check(place))
     except UserError as problem:
-        return DatasetCheck(name, "damaged", str(problem))
-    return DatasetCheck(name, "ok", detail)
+        return DatasetCheck(name, "missing" if isinstance(problem, MissingError) else "damaged", str(problem))

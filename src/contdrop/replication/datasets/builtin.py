@@ -14,8 +14,8 @@ import numpy as np
 
 from ...errors import UserError
 from . import ilsvrc, norb, svhn
-from .dataset import Dataset, DatasetSource, DownloadProgress, Examples, MissingError
-from .file_source import File
+from .dataset import Dataset, DatasetSource, Examples, File, MissingError
+from .download import DownloadProgress
 
 _DIGITS_SEED = 0  # decides which images are the test set; a published number may rest on it
 _SEED = 0  # of generated images
@@ -96,10 +96,10 @@ class _Generated(DatasetSource):
 
     def load(self, directory: pathlib.Path) -> Dataset:
         with tempfile.TemporaryDirectory() as temporary:
-            folder = self.path(pathlib.Path(temporary))
-            folder.mkdir()
-            self.write(folder)
-            return super().load(pathlib.Path(temporary))  # type: ignore[safe-super]  # of the other
+            made = pathlib.Path(temporary)
+            self.path(made).mkdir()
+            self.write(self.path(made))
+            return super().load(made)  # type: ignore[safe-super]  # of the other
 
     def get(self, directory: pathlib.Path, progress: DownloadProgress) -> None:
         pass
@@ -162,6 +162,6 @@ ILSVRC = _Folders(
     title="generated pictures in the format of ILSVRC-2012",
     classes=ilsvrc.TEN.classes,
     synsets=ilsvrc.TEN.synsets,
-    training=10,
-    testing=6,
+    train=100,
+    test=60,
 )

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import pathlib
-import pickle
+import pickletools
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +21,8 @@ from ..._files import replacing
 from ..._text import printable
 from ...errors import UserError
 from . import download
-from .dataset import DownloadProgress, Images, Labels
-from .file_source import File, FileSource
+from .dataset import File, FileSource, Images, Labels
+from .download import DownloadProgress
 
 Records = npt.NDArray[np.uint8]  # [N, 1 + 3072]: label and planes
 
@@ -97,7 +96,16 @@ def _keep(content: bytes, file: File, archive: pathlib.Path, progress: DownloadP
 
 def parse(content: bytes, images: int, classes: int, file: str) -> Records:
     """Return the records of a batch of either version; no label is as large as the first byte of a pickle."""
-    records = _unpickled(content, images, file) if content[:1] == b"\x80" else _plain(content, images, file)
+    expected = images * _RECORD
+    if content[:1] == b"\x80":
+        records = _unpickled(content, images, file)
+    elif len(content) == expected:
+        records = np.frombuffer(content, np.uint8).reshape(images, _RECORD)
+    else:
+        much = "truncated" if len(content) < expected else "too long"
+        raise UserError(
+            f"{file}: {much}, expected {expected:,} bytes for {images:,} images of {_RECORD}; got {len(content):,}"
+        )
     wrong = records[:, 0] >= classes
     if wrong.any():
         at = int(np.argmax(wrong))
@@ -105,129 +113,32 @@ def parse(content: bytes, images: int, classes: int, file: str) -> Records:
     return records
 
 
-def _plain(content: bytes, images: int, file: str) -> Records:
-    expected = images * _RECORD
-    if len(content) != expected:
-        much = "truncated" if len(content) < expected else "too long"
-        raise UserError(
-            f"{file}: {much}, expected {expected:,} bytes for {images:,} images of {_RECORD}; got {len(content):,}"
-        )
-    return np.frombuffer(content, np.uint8).reshape(images, _RECORD)
-
-
 def _unpickled(content: bytes, images: int, file: str) -> Records:
-    found = unpickle(content, file)
-    data, labels = (found.get(name) if isinstance(found, dict) else None for name in ("data", "labels"))
-    shape = (images, _RECORD - 1)
-    if not isinstance(data, PickledArray) or data.kind not in ("u1", "|u1") or data.shape != shape:
-        got = type(data).__name__
-        if isinstance(data, PickledArray):
-            got = f"{printable(data.kind[:20])} of shape {data.shape}"[:60]
-        raise UserError(f"{file}: expected data, an array of bytes of shape {shape}; got {got}")
-    if (
-        not isinstance(labels, list)
-        or len(labels) != images
-        or not all(type(label) is int and 0 <= label < 256 for label in labels)
-    ):
-        raise UserError(f"{file}: expected labels, a list of {images:,} whole numbers from 0; it has none such")
-    if len(data.content) != images * (_RECORD - 1):
-        raise UserError(f"{file}: truncated, its array does not have the {images * (_RECORD - 1):,} bytes of its shape")
-    records = np.empty((images, _RECORD), np.uint8)
-    records[:, 0] = labels
-    records[:, 1:] = np.frombuffer(data.content, np.uint8).reshape(shape)
-    return records
+    """Take pixels and labels out of a pickle's instructions, none of which is executed.
 
-
-class PickledArray:
-    """Stand-in for an array, or a type, in a pickle: it keeps its parts, and allocates nothing.
-
-    Attributes:
-        shape: As the pickle has it; whether the content is as long is not checked.
-        kind: The type, such as "u1".
-        content: The values by rows.
+    Whether they are the published ones is for the checksum to say.
     """
-
-    shape: tuple[int, ...] | None = None
-    kind = ""
-    content = b""
-
-    def __init__(self, *arguments: Any) -> None:
-        if arguments and isinstance(arguments[0], str):
-            self.kind = arguments[0]
-
-    def __setstate__(self, state: Any) -> None:
-        if self.kind:
-            return  # a type's own state says nothing more of types of one byte
-        _, shape, kind, by_columns, content = state
-        # A few bytes describe pairs of pairs of pairs, which take forever to compare or to print.
-        if not (isinstance(shape, tuple) and len(shape) <= _MOST_DIMENSIONS and all(type(n) is int for n in shape)):
-            raise ValueError("an array's shape is not that of one")
-        kind = kind.kind if isinstance(kind, PickledArray) else kind
-        if not isinstance(kind, str):
-            raise ValueError("an array's type is no text")
-        if by_columns or not isinstance(content, (str, bytes)):
-            raise ValueError("an array is stored by columns, or not as bytes")
-        # Python 2 wrote text; what Python 3 has written again holds bytes.
-        content = content if isinstance(content, bytes) else content.encode("latin-1")
-        self.shape, self.kind, self.content = shape, kind, content
-
-
-_MOST_DIMENSIONS = 8
-# The names by which versions of NumPy have pickled arrays.
-_INERT = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct", "numpy dtype", "numpy ndarray"}
-# The opcodes of plain data. Not those that hash values or allocate by a number in the file.
-_OPCODES = (
-    *(pickle.PROTO, pickle.STOP, pickle.MARK, pickle.GLOBAL, pickle.REDUCE, pickle.BUILD),
-    *(pickle.BINPUT, pickle.LONG_BINPUT, pickle.BINGET, pickle.LONG_BINGET),
-    *(pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE, pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1),
-    *(pickle.SHORT_BINSTRING, pickle.BINSTRING, pickle.BINUNICODE, pickle.SHORT_BINBYTES, pickle.BINBYTES),
-    *(pickle.EMPTY_DICT, pickle.EMPTY_LIST, pickle.EMPTY_TUPLE, pickle.APPEND, pickle.APPENDS),
-    *(pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3),
-)
-
-
-_LOADERS: dict[int, Any] = dict(pickle._Unpickler.dispatch)
-
-
-def _check_names(names: list[Any]) -> None:
-    if not all(isinstance(name, str) for name in names):  # nested tuples can take forever to hash
-        raise ValueError("an entry's name is no text")
-
-
-class _RestrictedUnpickler(pickle._Unpickler):
-    """Unpickler of plain data and arrays, in Python: the one in C allocates by numbers in the file."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if f"{module} {name}" not in _INERT:
-            raise UserError(f"expected a pickle of plain data; it would import {printable(f'{module} {name}'[:60])!r}")
-        return PickledArray
-
-    def _set_items(self) -> None:
-        _check_names(self.stack[::2])
-        _LOADERS[pickle.SETITEMS[0]](self)
-
-    def _set_item(self) -> None:
-        _check_names(self.stack[-2:-1])
-        _LOADERS[pickle.SETITEM[0]](self)
-
-    stack: list[Any]
-    dispatch: ClassVar[dict[int, Any]] = {code[0]: _LOADERS[code[0]] for code in _OPCODES}
-    dispatch |= {pickle.SETITEMS[0]: _set_items, pickle.SETITEM[0]: _set_item}
-
-
-def unpickle(content: bytes, file: str) -> Any:
-    """Return the plain values and arrays of a pickle, as :class:`PickledArray`; nothing else is imported or called."""
+    pixels, labels, name = b"", list[int](), ""
     try:
-        return _RestrictedUnpickler(io.BytesIO(content), encoding="latin-1").load()
-    except UserError as problem:
-        raise UserError(f"{file}: {problem}") from problem
-    except KeyError as error:
-        raise UserError(
-            f"{file}: expected a pickle of plain data; it has the instruction {error.args[0]!r:.9}"
-        ) from error
-    # A damaged pickle takes values from an empty stack, indexes what is no list, and more.
+        for instruction, value, _ in pickletools.genops(content):
+            if isinstance(value, (str, bytes)) and len(value) == images * (_RECORD - 1):
+                # Python 2 wrote text; what Python 3 has written again holds bytes.
+                pixels = value.encode("latin-1") if isinstance(value, str) else value
+            elif isinstance(value, str):
+                name = value
+            elif isinstance(value, int) and name == "labels" and instruction.name == "BININT1":
+                labels.append(value)
+    # A damaged pickle raises ValueError, and more.
     except Exception as error:
         raise UserError(f"{file}: damaged, no pickle that can be read ({printable(str(error)[:200])[:100]})") from error
+    if not pixels:
+        raise UserError(f"{file}: expected data, an array of bytes of shape {(images, _RECORD - 1)}; it has none such")
+    if len(labels) != images:
+        raise UserError(f"{file}: expected labels, a list of {images:,} whole numbers from 0; it has {len(labels):,}")
+    records = np.empty((images, _RECORD), np.uint8)
+    records[:, 0] = labels
+    records[:, 1:] = np.frombuffer(pixels, np.uint8).reshape(images, -1)
+    return records
 
 
 _SHA256 = (

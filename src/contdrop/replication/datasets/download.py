@@ -12,12 +12,11 @@ import tarfile
 import urllib.parse
 import zlib
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from ..._files import remove_old_temporaries, replacing
 from ..._text import printable
 from ...errors import UserError
-from .dataset import DownloadProgress
 
 LIMIT = 100_000_000  # bytes; twice the largest of these files, so that no compressed bomb fills the memory
 
@@ -53,10 +52,7 @@ def read_content(path: pathlib.Path, limit: int | None = None) -> bytes:
 def members(archive: pathlib.Path, wanted: Collection[str], title: str) -> Iterator[tuple[str, bytes]]:
     """Yield path and content of each wanted file, in the order of the archive, one in memory at a time.
 
-    Args:
-        archive: The file.
-        wanted: Paths in the archive.
-        title: What to call it in an error.
+    Errors call the archive by its title.
 
     Raises:
         UnavailableError: It cannot be read, or lacks a file, or one is larger than any data file is.
@@ -78,6 +74,16 @@ def members(archive: pathlib.Path, wanted: Collection[str], title: str) -> Itera
         raise UnavailableError(f"{title} is no archive that can be read ({said})") from error
     if left:
         raise UnavailableError(f"{title} has no {min(left)} of at most {LIMIT:,} bytes")
+
+
+class DownloadProgress(Protocol):
+    """Told how far getting a data set has come."""
+
+    def note(self, text: str) -> None:
+        """Report an event."""
+
+    def received(self, file: str, done: int, size: int) -> None:
+        """Report the number of bytes of a file received so far."""
 
 
 TIMEOUT = 30.0  # seconds without a byte

@@ -7,6 +7,7 @@ networks have them, not as the development kit numbers them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -21,7 +22,8 @@ import numpy.typing as npt
 from ..._files import reading
 from ..._text import printable
 from ...errors import UserError
-from .dataset import Dataset, DatasetSource, DownloadProgress, Examples, MissingError
+from .dataset import Dataset, DatasetSource, Examples, MissingError
+from .download import DownloadProgress
 
 Image = npt.NDArray[np.uint8]  # [3, height, width], red, green and blue
 
@@ -74,18 +76,14 @@ def whole(folder: pathlib.Path, prepare: Callable[[Image], Image] | None = None)
     is_flat = devkit.is_dir() and not _class_names(test)
     tested = with_devkit(test, devkit) if is_flat else class_folders(test)
     trained = class_folders(folder / "train")
-    _check_classes(trained.classes, tested.classes, folder)
-    return dataclasses.replace(trained, prepare=prepare), dataclasses.replace(tested, prepare=prepare)
-
-
-def _check_classes(train: tuple[str, ...], val: tuple[str, ...], folder: pathlib.Path) -> None:
-    """Check that both parts have the same classes, since classes are numbered in each part separately."""
-    odd = min({*train} ^ {*val}, default=None)
-    if odd is not None:
+    odd = min({*trained.classes} ^ {*tested.classes}, default=None)
+    if odd is not None:  # classes are numbered in each part separately
+        part = "train" if odd in trained.classes else "val"
         raise UserError(
-            f"{folder}: expected the same classes in train and val; got {odd} in {'train' if odd in train else 'val'} "
-            "alone; put its images into both, or into neither"
+            f"{folder}: expected the same classes in train and val; got {odd} in {part} alone; put its images into "
+            "both, or into neither"
         )
+    return dataclasses.replace(trained, prepare=prepare), dataclasses.replace(tested, prepare=prepare)
 
 
 def check_number(classes: Sequence[str], expected: int, folder: pathlib.Path) -> None:
@@ -117,8 +115,12 @@ class WholeSource(DatasetSource):
     def missing(self, directory: pathlib.Path) -> tuple[str, ...]:
         folder = self.path(directory)
         absent = tuple(part for part in _PARTS if not (folder / part).is_dir())
-        few = 0 if absent else len(self.classes) - _count_classes(folder / "train")
-        return (f"{few:,} classes of train",) if few > 0 else absent
+        if absent:
+            return absent
+        few = len(self.classes)
+        with contextlib.suppress(UserError):  # a folder that cannot be read, about which loading complains
+            few -= len(_class_names(folder / "train"))
+        return (f"{few:,} classes of train",) if few > 0 else ()
 
     def load(self, directory: pathlib.Path) -> Dataset:
         self.check(directory)
@@ -133,13 +135,11 @@ class WholeSource(DatasetSource):
         """Count classes and files; the files' contents are checked when they are read."""
         train, test = whole(self.path(directory))
         check_number(train.classes, len(self.classes), self.path(directory))
-        found = len(train.classes), len(train), len(test)
-        expected = len(self.classes), self.train, self.test
-        if found != expected:
+        if (len(train), len(test)) != (self.train, self.test):
+            classes = f"{len(self.classes):,}"
             raise UserError(
-                "ilsvrc: expected {:,} classes, {:,} training and {:,} validation images".format(*expected)
-                + "; got {:,}, {:,} and {:,} in ".format(*found)
-                + self.place(directory)
+                f"ilsvrc: expected {classes} classes, {self.train:,} training and {self.test:,} validation images; got "
+                f"{classes}, {len(train):,} and {len(test):,} in {self.place(directory)}"
             )
         return f"{self.train:,} and {self.test:,} JPEG files, counted, not read"
 
@@ -150,24 +150,14 @@ class FolderSource(DatasetSource):
 
     Attributes:
         synsets: Names of the classes' folders.
-        training: Images of each class to train on.
-        testing: Images of each class to test on.
         offered: Where the folders are to be had.
     """
 
     synsets: tuple[str, ...]
     shape: tuple[int, int, int] = (3, 96, 96)
-    training: int = 20
-    testing: int = 10
+    train: int = 200
+    test: int = 100
     offered: str = _OWNER
-
-    @property
-    def train(self) -> int:
-        return self.training * len(self.classes)
-
-    @property
-    def test(self) -> int:
-        return self.testing * len(self.classes)
 
     def missing(self, directory: pathlib.Path) -> tuple[str, ...]:
         names = (f"{part}/{synset}" for part in _PARTS for synset in self.synsets)
@@ -180,7 +170,8 @@ class FolderSource(DatasetSource):
                 f"{self.name}: {len(missing)} of {2 * len(self.synsets)} folders are missing; put {missing[0]} and "
                 f"others into {folder}; {self.offered}"
             )
-        train, test = self.part(folder / "train", self.training), self.part(folder / "val", self.testing)
+        numbers = zip(_PARTS, (self.train, self.test))
+        train, test = (self.part(folder / part, number // len(self.classes)) for part, number in numbers)
         said = f"{self.title}, the first images of each class, {self.shape[-1]} pixels wide"
         return self.dataset(train, test, said)
 
@@ -217,20 +208,13 @@ def _class_names(folder: pathlib.Path) -> tuple[str, ...]:
     return tuple(name for name in _listing(folder) if _SYNSET.fullmatch(name) and (folder / name).is_dir())
 
 
-def _count_classes(folder: pathlib.Path) -> int:
-    """Count the classes; none in a folder that cannot be read, about which loading complains."""
-    try:
-        return len(_class_names(folder))
-    except UserError:
-        return 0
-
-
 def with_devkit(folder: pathlib.Path, devkit: pathlib.Path) -> Images:
     """Return the validation images, all in one folder, with the labels of the development kit (its folder "data")."""
     paths = _jpegs(folder)
     synsets = _synsets(devkit / _META)
     truth = devkit / _TRUTH
-    lines = _text(truth).split()
+    with reading(truth), truth.open("rb") as file:
+        lines = file.read(10_000_000).decode("ascii", errors="replace").split()
     if len(lines) != len(paths):
         raise UserError(
             f"{truth}: expected a line for each of the {len(paths):,} images of {folder}; got {len(lines):,}"
@@ -292,11 +276,6 @@ def _synsets(meta: pathlib.Path) -> dict[str, str]:
     return found
 
 
-def _text(path: pathlib.Path) -> str:
-    with reading(path), path.open("rb") as file:
-        return file.read(10_000_000).decode("ascii", errors="replace")
-
-
 def _jpegs(folder: pathlib.Path) -> list[str]:
     return [str(folder / name) for name in _listing(folder) if name.lower().endswith((".jpeg", ".jpg"))]
 
@@ -323,10 +302,9 @@ class SmallerSide:
                 f"expected an image of at most {_LARGEST:,} pixels once its smaller side has {self.side:,}; one of "
                 f"{width:,}x{height:,} would have {math.prod(size):,}"
             )
-        scaled = Pillow.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0))).resize(
-            size, Pillow.Resampling.BILINEAR
-        )
-        return np.ascontiguousarray(np.asarray(scaled).transpose(2, 0, 1))
+        picture = Pillow.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0)))
+        scaled = np.asarray(picture.resize(size, Pillow.Resampling.BILINEAR))
+        return np.ascontiguousarray(scaled.transpose(2, 0, 1))
 
 
 WHOLE = WholeSource()

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from ..._files import TEMPORARY, reading, replacing
 from ...errors import UserError, nearest
 from . import download
-from .dataset import DownloadProgress, Images, Labels
-from .file_source import File, FileSource
+from .dataset import File, FileSource, Images, Labels
+from .download import DownloadProgress
 
 _KINDS = {1: "labels", 3: "images"}
 

@@ -21,8 +21,7 @@ import numpy.typing as npt
 
 from ..._files import reading
 from ...errors import UserError
-from .dataset import Images, Labels
-from .file_source import File, FileSource
+from .dataset import File, FileSource, Images, Labels
 
 _KINDS = {0x1E3D4C51: "<f4", 0x1E3D4C53: "<f8", 0x1E3D4C54: "<i4", 0x1E3D4C55: "u1", 0x1E3D4C56: "<i2"}
 _PACKED = 0x1E3D4C52
@@ -117,24 +116,18 @@ class NorbSource(FileSource):
 
     def _fill(self, file: File, path: pathlib.Path, images: Images, labels: Labels) -> None:
         if file.holds == "images":
-            self._fill_images(path, images)
-        else:
-            self._fill_labels(path, labels)
-
-    def _fill_images(self, path: pathlib.Path, images: Images) -> None:
-        start = 0
-        for pairs in matrix(path, (len(images), 2, self.original, self.original), _AT_ONCE):
-            if pairs.itemsize > 1:
-                raise UserError(f"{path}: expected images of bytes; it has {pairs.dtype.name}")
-            images[start : start + len(pairs)] = reduced(pairs.astype(np.uint8), self.shape[-1])
-            start += len(pairs)
-
-    def _fill_labels(self, path: pathlib.Path, labels: Labels) -> None:
+            start = 0
+            for pairs in matrix(path, (len(images), 2, self.original, self.original), _AT_ONCE):
+                if pairs.itemsize > 1:
+                    raise UserError(f"{path}: expected images of bytes; it has {pairs.dtype.name}")
+                images[start : start + len(pairs)] = reduced(pairs.astype(np.uint8), self.shape[-1])
+                start += len(pairs)
+            return
         (values,) = matrix(path, labels.shape, len(labels))
-        wrong = ~np.isin(values, np.arange(len(self.classes)))
+        largest = len(self.classes) - 1
+        wrong = ~np.isin(values, np.arange(largest + 1))
         if wrong.any():
             at = int(np.argmax(wrong))
-            largest = len(self.classes) - 1
             raise UserError(f"{path}: expected categories from 0 to {largest}; that of pair {at} is {values[at]}")
         labels[:] = values
 

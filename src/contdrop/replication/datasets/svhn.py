@@ -16,7 +16,7 @@ import pathlib
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ from ..._files import reading
 from ..._text import printable, some_of
 from ...errors import UserError
 from . import download
-from .dataset import Images, Labels
-from .file_source import File, FileSource
+from .dataset import File, FileSource, Images, Labels
 
 _TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _MATRIX, _COMPRESSED = 14, 15
@@ -70,19 +69,33 @@ def read(path: pathlib.Path, images: Images, labels: Labels) -> None:
     """Fill images [N, 3, 32, 32] and labels [N], some images at a time."""
     wanted, found = (32, 32, 3, len(images)), set[str]()
     try:
-        for array in arrays(path):
-            if array.name == "X":
-                _read_images(array, wanted, images)
-            elif array.name == "y":
-                _read_labels(array, labels)
-            found.add(array.name)
+        with reading(path), path.open("rb") as file:
+            for array in _arrays(file, path.stat().st_size):
+                if array.name == "X":
+                    _read_images(array, wanted, images)
+                elif array.name == "y":
+                    _read_labels(array, labels)
+                found.add(array.name)
     except _BrokenError as problem:
         raise UserError(f"{path}: {problem}") from problem
     if not {"X", "y"} <= found:
         raise UserError(f"{path}: expected variables X and y; it has {some_of(sorted(found)) or 'none'}")
 
 
-def _read_images(array: Array, wanted: tuple[int, ...], images: Images) -> None:
+class _BrokenError(Exception):
+    """Not this format; the text says where."""
+
+
+class _Array(NamedTuple):
+    """A variable of numbers; its values, which have not been read yet, are stored by columns."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: np.dtype[np.generic]
+    read: Callable[[int], bytes | bytearray]
+
+
+def _read_images(array: _Array, wanted: tuple[int, ...], images: Images) -> None:
     if array.shape != wanted or array.kind.itemsize > 1:
         raise _BrokenError(f"expected X of bytes, {wanted}; got {array.kind.name}, {array.shape}")
     for start in range(0, len(images), _AT_ONCE):
@@ -92,7 +105,7 @@ def _read_images(array: Array, wanted: tuple[int, ...], images: Images) -> None:
         part[:] = columns.transpose(0, 1, 3, 2)
 
 
-def _read_labels(array: Array, labels: Labels) -> None:
+def _read_labels(array: _Array, labels: Labels) -> None:
     if array.shape not in ((len(labels), 1), (1, len(labels))):
         raise _BrokenError(f"expected y of {len(labels):,} labels; got {array.shape}")
     values = np.frombuffer(array.read(len(labels) * array.kind.itemsize), array.kind)
@@ -103,37 +116,8 @@ def _read_labels(array: Array, labels: Labels) -> None:
     labels[:] = values % 10
 
 
-class _BrokenError(Exception):
-    """Not this format; the text says where."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Array:
-    """A variable of numbers, whose values have not been read yet.
-
-    Attributes:
-        name: As the file has it.
-        shape: As the file has it, and as its number of bytes confirms.
-        kind: Of its values, for NumPy.
-        read: Returns so many bytes of the values, which are stored by columns.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    kind: np.dtype[np.generic]
-    read: Callable[[int], bytes | bytearray]
-
-
-def arrays(path: pathlib.Path) -> Iterator[Array]:
+def _arrays(file: BinaryIO, size: int) -> Iterator[_Array]:
     """Yield the variables of a file that are arrays of numbers; values that are not read are skipped."""
-    try:
-        with reading(path), path.open("rb") as file:
-            yield from _arrays(file, path.stat().st_size)
-    except _BrokenError as problem:
-        raise UserError(f"{path}: {problem}") from problem
-
-
-def _arrays(file: BinaryIO, size: int) -> Iterator[Array]:
     header = file.read(128)
     if header.startswith(_HDF5):
         raise _BrokenError("expected a MATLAB file of level 5; it is of version 7.3: save it with -v7")
@@ -151,36 +135,64 @@ def _arrays(file: BinaryIO, size: int) -> Iterator[Array]:
         kind, length = struct.unpack(f"{order}II", tag)
         if kind not in (_MATRIX, _COMPRESSED):
             raise _BrokenError(f"damaged, expected a variable; got an element of type {kind}")
-        if kind == _MATRIX:  # whose head is read again
-            file.seek(at)
-        end = at + 8 + length
-        if end > size:
-            raise _BrokenError(f"truncated, a variable would end {end - size:,} bytes after the end of the file")
-        stream = _Stream(file, end - file.tell(), compressed=kind == _COMPRESSED)
-        at = end
-        found = _array(_Elements(stream.read, order))
+        at += 8 + length
+        if at > size:
+            raise _BrokenError(f"truncated, a variable would end {at - size:,} bytes after the end of the file")
+        variable = _Variable(file, length, order, compressed=kind == _COMPRESSED)
+        if kind == _COMPRESSED and (inner := variable.tag()[0]) != _MATRIX:
+            raise _BrokenError(f"damaged, expected a variable; got an element of type {inner}")
+        found = variable.array()
         if found is not None:
             yield found
     raise _BrokenError(f"it has more than {_MOST_VARIABLES} variables")
 
 
-class _Stored:
-    """Stand-in for a decompressor where a variable is not compressed."""
+class _Variable:
+    """The elements of a variable, unpacked, never more than a chunk ahead."""
 
-    unconsumed_tail, eof = b"", False
+    def __init__(self, file: BinaryIO, length: int, order: str, *, compressed: bool) -> None:
+        self._file, self._left, self._order, self._buffer = file, length, order, bytearray()
+        self._unpacker = zlib.decompressobj() if compressed else None
 
-    def decompress(self, packed: bytes, _: int) -> bytes:
-        return packed
+    def array(self) -> _Array | None:
+        """Read all but the values; return None for text, structures and complex numbers."""
+        flags, sizes = self._small(8), self._small(64)
+        name = printable(self._small(64).decode(errors="replace"))
+        if len(flags) != 8 or len(sizes) % 4:
+            raise _BrokenError("damaged, a variable's head makes no sense")
+        (word,) = struct.unpack(f"{self._order}I", flags[:4])
+        if word & 0xFF not in _NUMERIC or word & 0x0800:
+            return None
+        shape = struct.unpack(f"{self._order}{len(sizes) // 4}i", sizes)
+        kind, size, content = self.tag()
+        if kind not in _TYPES:
+            raise _BrokenError(f"damaged, the values of {name!r} are of no known type")
+        code = np.dtype(self._order + _TYPES[kind])
+        if min(shape, default=-1) < 0 or math.prod(shape) * code.itemsize != size:
+            raise _BrokenError(
+                f"damaged, {name!r} has {size:,} bytes of values where its dimensions {shape} ask for others"
+            )
+        return _Array(name, shape, code, self._read if content is None else io.BytesIO(content).read)
 
+    def tag(self) -> tuple[int, int, bytes | bytearray | None]:
+        """Read the type and size of an element, and the content of a small one, which is in its tag."""
+        tag = self._read(8)
+        kind, size = struct.unpack(f"{self._order}II", tag)
+        small = kind >> 16
+        if small > 4:
+            raise _BrokenError("damaged, a small element is larger than four bytes")
+        return (kind & 0xFFFF, small, tag[4 : 4 + small]) if small else (kind, size, None)
 
-class _Stream:
-    """A variable, unpacked, never more than a chunk ahead."""
+    def _small(self, most: int) -> bytes | bytearray:
+        """Return the content of an element of at most ``most`` bytes."""
+        _, size, content = self.tag()
+        if content is not None:
+            return content
+        if size > most:
+            raise _BrokenError(f"damaged, expected at most {most} bytes; an element has {size:,}")
+        return self._read(size + -size % 8)[:size]
 
-    def __init__(self, file: BinaryIO, length: int, *, compressed: bool) -> None:
-        self._file, self._left, self._buffer = file, length, bytearray()
-        self._unpacker = zlib.decompressobj() if compressed else _Stored()
-
-    def read(self, count: int) -> bytes | bytearray:
+    def _read(self, count: int) -> bytes | bytearray:
         while len(self._buffer) < count:
             self._buffer += self._piece()
         found, self._buffer = self._buffer, self._buffer[count:]
@@ -188,67 +200,17 @@ class _Stream:
         return found
 
     def _piece(self) -> bytes:
-        packed = self._unpacker.unconsumed_tail
+        packed = self._unpacker.unconsumed_tail if self._unpacker else b""
         if not packed:
             packed = self._file.read(min(self._left, _CHUNK))
             self._left -= len(packed)
         try:
-            piece = self._unpacker.decompress(packed, _CHUNK)
+            piece = self._unpacker.decompress(packed, _CHUNK) if self._unpacker else packed
         except zlib.error as error:
             raise _BrokenError(f"damaged compressed data ({error})") from error
-        if not piece and (self._unpacker.eof or not packed):
+        if not piece and (not packed or (self._unpacker and self._unpacker.eof)):
             raise _BrokenError("truncated, a variable is smaller than what it holds")
         return piece
-
-
-class _Elements:
-    """Elements one after the other."""
-
-    def __init__(self, read: Callable[[int], bytes | bytearray], order: str) -> None:
-        self.read, self.order = read, order
-
-    def head(self) -> tuple[int, int, bytes | bytearray | None]:
-        """Read type and size, and the content of a small element, which is in the head."""
-        tag = self.read(8)
-        kind, size = struct.unpack(f"{self.order}II", tag)
-        if kind >> 16:
-            if kind >> 16 > 4:
-                raise _BrokenError("damaged, a small element is larger than four bytes")
-            return kind & 0xFFFF, kind >> 16, tag[4 : 4 + (kind >> 16)]
-        return kind, size, None
-
-    def small(self, most: int) -> bytes | bytearray:
-        """Return the content of an element of at most ``most`` bytes."""
-        _, size, content = self.head()
-        if content is not None:
-            return content
-        if size > most:
-            raise _BrokenError(f"damaged, expected at most {most} bytes; an element has {size:,}")
-        return self.read(size + -size % 8)[:size]
-
-
-def _array(elements: _Elements) -> Array | None:
-    kind, _, _ = elements.head()
-    if kind != _MATRIX:
-        raise _BrokenError(f"damaged, expected a variable; got an element of type {kind}")
-    flags = elements.small(8)
-    sizes = elements.small(64)
-    name = printable(elements.small(64).decode(errors="replace"))
-    if len(flags) != 8 or len(sizes) % 4:
-        raise _BrokenError("damaged, a variable's head makes no sense")
-    (word,) = struct.unpack(f"{elements.order}I", flags[:4])
-    if word & 0xFF not in _NUMERIC or word & 0x0800:
-        return None  # text, structures, complex numbers
-    shape = struct.unpack(f"{elements.order}{len(sizes) // 4}i", sizes)
-    kind, size, content = elements.head()
-    if kind not in _TYPES:
-        raise _BrokenError(f"damaged, the values of {name!r} are of no known type")
-    code = np.dtype(elements.order + _TYPES[kind])
-    if min(shape, default=-1) < 0 or math.prod(shape) * code.itemsize != size:
-        raise _BrokenError(
-            f"damaged, {name!r} has {size:,} bytes of values where its dimensions {shape} ask for others"
-        )
-    return Array(name, shape, code, elements.read if content is None else io.BytesIO(content).read)
 
 
 _TRAIN = File("train_32x32.mat", 182_040_794, "e26dedcc434d2e4c54c9b2d4a06d8373", examples=73_257)

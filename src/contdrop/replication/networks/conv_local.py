@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ...lab.study.methods import Method
-from ..initialization import Initialization, Layered
-from .models import Model
+from .models import Initialization, Layered, Model
 
 _WINDOW, _DEVIATION = 9, 2.25  # of local contrast, in pixels
 _LEAST = 1e-4  # deviation, so that an even image stays even
@@ -45,8 +44,8 @@ class LocallyConnected2d(nn.Module):
         nn.init.uniform_(self.weight, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[1:] != (self.in_channels, *self.size):
-            expected = (self.in_channels, *self.size)
+        expected = (self.in_channels, *self.size)
+        if x.shape[1:] != expected:
             raise ValueError(f"LocallyConnected2d: expected inputs [N, {expected}]; got {tuple(x.shape)}")
         units: Tensor = _Local.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return units
@@ -138,12 +137,8 @@ class LocalContrast(nn.Module):
 # The convolutions' and the hidden layer's are the paper's, the local layers' cuda-convnet's. The output layer's is our
 # choice: the paper has 0.1 for every fully connected layer (docs/deviations.md).
 _STDS = (
-    ("convolution1", 0.01),
-    ("convolution2", 0.01),
-    ("local3", 0.04),
-    ("local4", 0.04),
-    ("hidden1", 0.1),
-    ("output", 0.01),
+    *(("convolution1", 0.01), ("convolution2", 0.01), ("local3", 0.04), ("local4", 0.04)),
+    *(("hidden1", 0.1), ("output", 0.01)),
 )
 
 
@@ -171,8 +166,8 @@ class ConvLocal(Model):
     def _layers(self, method: Method) -> dict[str, nn.Module]:
         channels, height, width = self.image
         first, second, third, fourth = self.maps
-        # Each pooling rounds up: 28 becomes 14 and 7, 48 becomes 24 and 12.
-        size = _pooled(_pooled(height)), _pooled(_pooled(width))
+        # Pooling by 3 with stride 2, rounded up, halves a side: 28 becomes 14 and 7, 48 becomes 24 and 12.
+        size = height // 4, width // 4
         layers: dict[str, nn.Module] = {"contrast": LocalContrast()} if self.local_contrast else {}
         layers |= {
             "convolution1": nn.Conv2d(channels, first, 5, padding=2),
@@ -190,8 +185,3 @@ class ConvLocal(Model):
             "flatten": nn.Flatten(),
         }
         return layers | self._head(method, fourth * size[0] * size[1], self.hidden, self.classes)
-
-
-def _pooled(side: int) -> int:
-    """Return the side of a map after max-pooling by 3 with stride 2, rounded up."""
-    return -(-(side - 3) // 2) + 1

@@ -1,4 +1,4 @@
-"""The networks: base class, fully connected, convolutional, Network in Network, and VGG-16 with dense evaluation."""
+"""The networks and their initial weights: fully connected, convolutional, Network in Network, and VGG-16."""
 
 from __future__ import annotations
 
@@ -19,7 +19,71 @@ from ...lab.study.methods import ACTIVATIONS, Method, hidden_layer, output_layer
 from ...lab.study.study import Configuration
 from ...laws import Bernoulli
 from ...nn import Dropout
-from ..initialization import Glorot, Initialization, Normal
+
+
+class Initialization(Configuration, abc.ABC):
+    """Distribution of initial weights; biases start at zero."""
+
+    @torch.no_grad()
+    def apply(self, network: nn.Module, generator: torch.Generator) -> None:
+        """Set all parameters, in the network's order: the same numbers for networks that differ in method only."""
+        for name, parameter in network.named_parameters():
+            if parameter.dim() < 2:
+                parameter.zero_()
+            else:
+                self._draw(parameter, generator, name.partition(".")[0])
+
+    @abc.abstractmethod
+    def _draw(self, weight: Tensor, generator: torch.Generator, layer: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Normal(Initialization):
+    """Weights from N(0, std^2)."""
+
+    kind: ClassVar[str] = "normal"
+
+    std: float = 0.01
+
+    def _draw(self, weight: Tensor, generator: torch.Generator, layer: str) -> None:
+        weight.normal_(0, self.std, generator=generator)
+
+
+@dataclass(frozen=True)
+class Glorot(Initialization):
+    """Weights uniform within +- gain sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010, equation 16).
+
+    Caffe's filler called "xavier" is another one: uniform within +- sqrt(3 / fan_in).
+
+    Attributes:
+        gain: 4 for sigmoid units in the authors' MNIST code, as their derivative at 0 is a quarter of tanh's.
+        zero_output: Whether the weights of the output layer are zero at first.
+    """
+
+    kind: ClassVar[str] = "glorot"
+
+    gain: float = 1.0
+    zero_output: bool = False
+
+    def apply(self, network: nn.Module, generator: torch.Generator) -> None:
+        super().apply(network, generator)
+        if self.zero_output:
+            nn.init.zeros_([parameter for parameter in network.parameters() if parameter.dim() > 1][-1])
+
+    def _draw(self, weight: Tensor, generator: torch.Generator, layer: str) -> None:
+        nn.init.xavier_uniform_(weight, gain=self.gain, generator=generator)
+
+
+@dataclass(frozen=True)
+class Layered(Initialization):
+    """Weights from N(0, std^2), with a std for each layer by its name."""
+
+    kind: ClassVar[str] = "layered"
+
+    stds: tuple[tuple[str, float], ...]
+
+    def _draw(self, weight: Tensor, generator: torch.Generator, layer: str) -> None:
+        weight.normal_(0, dict(self.stds)[layer], generator=generator)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +170,11 @@ class MLP(Model):
 
     def _layers(self, method: Method) -> dict[str, nn.Module]:
         layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
-        reads_hidden = False
         for name, before, units in zip(self.hidden_layers, self.widths, self.widths[1:]):
             layers[name] = hidden_layer(
-                method, before, units, activation=self.activation, scale=self.scale, reads_hidden=reads_hidden
+                method, before, units, activation=self.activation, scale=self.scale, reads_hidden=len(layers) > 1
             )
-            reads_hidden = True
-        layers["output"] = output_layer(method, *self.widths[-2:], scale=self.scale, reads_hidden=reads_hidden)
+        layers["output"] = output_layer(method, *self.widths[-2:], scale=self.scale, reads_hidden=len(layers) > 1)
         return layers
 
 

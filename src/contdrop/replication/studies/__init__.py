@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ...errors import UserError, suggest
 from ...lab.study.study import Study
-from . import cifar_studies, dose, evidence, ilsvrc_vgg, mnist_studies, svhn_norb
+from . import cifar_studies, dose, evidence, image_studies, mnist_studies
 
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
         *mnist_studies.STUDIES,
-        *(cifar_studies.NIN, svhn_norb.SVHN, svhn_norb.NORB, ilsvrc_vgg.VGG16),
+        *(cifar_studies.NIN, image_studies.SVHN, image_studies.NORB, image_studies.VGG16),
         *mnist_studies.FASHION,
         *dose.STUDIES,
         *evidence.STUDIES,

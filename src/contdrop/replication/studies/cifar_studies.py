@@ -11,9 +11,8 @@ import numpy.typing as npt
 from ...lab.data.data import Data
 from ...lab.study.study import Configuration, Size
 from .. import datasets, networks, pretrained
-from ..initialization import Glorot
 from ..networks import MLP
-from ..pretrained import published
+from ..networks.models import Glorot
 from ..recipes import Steps
 from . import common
 
@@ -41,7 +40,7 @@ class NinFeatures(Configuration):
     def __call__(self) -> Data:
         path = pretrained.find("nin-cifar10").here()
         found = datasets.load("cifar-10")
-        train, test = common.scaled(*(published.nin_features(found, path, part) for part in ("train", "test")))
+        train, test = common.scaled(*(pretrained.nin_features(found, path, part) for part in ("train", "test")))
         chosen, rest = _divided(len(test), self.validation)
         return Data(
             train=(train, found.train_labels),
@@ -71,13 +70,13 @@ class Whitened(Configuration):
 
     def __call__(self) -> Data:
         found = datasets.load(self.name)
-        fitted = published.nin_whitening(found)
+        fitted = pretrained.nin_whitening(found)
         chosen, rest = _divided(len(found.test_labels), self.validation)
         validation, test = (
-            (published.nin_whitened(found.test_images[place], fitted), found.test_labels[place])
+            (pretrained.nin_whitened(found.test_images[place], fitted), found.test_labels[place])
             for place in (chosen, rest[: self.test])
         )
-        train = published.nin_whitened(found.train_images[: self.train], fitted), found.train_labels[: self.train]
+        train = pretrained.nin_whitened(found.train_images[: self.train], fitted), found.train_labels[: self.train]
         return Data(train, test, validation, name=found.name)
 
 
@@ -130,7 +129,7 @@ NIN_HEAD = NIN.replace(
     title="CIFAR-10, 640 features of the published network in network, 128 ReLU units with the method",
     paper="",
     data=NinFeatures(),
-    model=MLP(widths=(published.NIN_FEATURES, 128, 10), activation="relu", initialisation=Glorot()),
+    model=MLP(widths=(pretrained.NIN_FEATURES, 128, 10), activation="relu", initialisation=Glorot()),
     epoch_steps=None,
     evaluation_batch_size=1000,
     evaluate="last",

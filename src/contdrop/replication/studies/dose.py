@@ -11,12 +11,11 @@ import dataclasses
 from typing import Any
 
 from ...lab.study.study import Size
-from ..initialization import Glorot, Normal
 from ..networks import CNN, MLP
+from ..networks.models import Glorot, Normal
 from ..recipes import AdamCosine, Authors
 from . import cifar_studies, common, mnist_studies
-from .common import Images
-from .study_measures import CommonNoise, UnusedError
+from .common import CommonNoise, Images, UnusedError
 
 # Relative variances: Bernoulli dropout with rates from 9 to 80 per cent.
 STRENGTHS = ("0.1", "0.2", "0.3", "0.6", "1", "2", "4")
@@ -166,28 +165,16 @@ COADAPTATION = DOSE_5000.replace(
     measure=CommonNoise(_RELU),
 )
 
-_WIDTHS = tuple(f"gaussian:sigma={tenths / 10:g}" for tenths in range(1, 11))
-
 SIGMA = DOSE_5000.replace(
     name="sigma-5000",
     title="MNIST, 784-800-800-10, ReLU, 5000 training images: error against the Gaussian's width",
-    methods=("bernoulli", *_WIDTHS),
+    methods=("bernoulli", *(f"gaussian:sigma={width}" for width in common.TENTHS)),
     reference="bernoulli",
     sizes=_size(10, 20),
 )
 
 # In the order of their value to the question; the protocol gives the cost of each.
 STUDIES = (
-    DOSE_1000,
-    DOSE_5000,
-    FASHION_MLP,
-    cifar_studies.NIN_HEAD,
-    FULL_RELU,
-    COADAPTATION,
-    SIGMA,
-    CNN_GAUSSIAN,
-    FULL_SIGMOID,
-    FASHION_CNN,
-    AUTHORS_RELU,
-    CNN_UNIFORM,
+    *(DOSE_1000, DOSE_5000, FASHION_MLP, cifar_studies.NIN_HEAD, FULL_RELU, COADAPTATION),
+    *(SIGMA, CNN_GAUSSIAN, FULL_SIGMOID, FASHION_CNN, AUTHORS_RELU, CNN_UNIFORM),
 )

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...lab.study.study import Size, Study
-from ..initialization import Glorot
 from ..networks import CNN
+from ..networks.models import Glorot
 from ..recipes import Authors
 from . import cifar_studies, common, dose
 from .common import Images
@@ -95,15 +95,13 @@ AUTHORS_1000 = AUTHORS_300.replace(
     sizes=_size(2, 1000),
 )
 
-_WIDTHS = tuple(f"{tenths / 10:g}" for tenths in range(1, 11))
-
 SIGMA_20 = dose.SIGMA.replace(
     name="sigma-5000-20",
     # The paper says "variance in {0.1, ..., 1.0}" and plots standard deviations, so both readings are run.
     methods=(
         "bernoulli",
-        *(f"gaussian:sigma={width}" for width in _WIDTHS),
-        *(f"gaussian:variance={width}" for width in _WIDTHS[:-1]),  # a variance of 1 is a width of 1
+        *(f"gaussian:sigma={width}" for width in common.TENTHS),
+        *(f"gaussian:variance={width}" for width in common.TENTHS[:-1]),  # a variance of 1 is a width of 1
     ),
     sizes=_size(40, 20),
     seed=SEED,
@@ -136,37 +134,23 @@ TABLE_1_SIGMOID = dose.FULL_SIGMOID.replace(
 )
 
 # The paper's six, and the Gaussian's control.
-_CONVOLUTIONAL = tuple(each for each in common.METHODS if each not in ("fast", "bernoulli-matched:uniform"))
+_SEVEN = tuple(each for each in common.METHODS if each not in ("fast", "bernoulli-matched:uniform"))
+_CONVOLUTIONAL: dict[str, Any] = {"methods": _SEVEN, "sizes": _size(30, 10, 5), **_TABLE}
 
 TABLE_2 = dose.CNN_GAUSSIAN.replace(
     name="table2-cnn",
     title="MNIST, two convolutions and 150 ReLU units, Gaussian initial weights, all methods of Table II",
-    methods=_CONVOLUTIONAL,
-    sizes=_size(30, 10, 5),
-    **_TABLE,
+    **_CONVOLUTIONAL,
 )
 TABLE_3 = dose.CNN_UNIFORM.replace(
     name="table3-cnn",
     title="MNIST, two convolutions and 150 ReLU units, uniform initial weights, all methods of Table III",
-    methods=_CONVOLUTIONAL,
-    sizes=_size(30, 10, 5),
-    **_TABLE,
+    **_CONVOLUTIONAL,
 )
 
 # In the order in which they are run.
 STUDIES = (
-    *MNIST_1000,
-    *FASHION_5000,
-    *MNIST_5000,
-    *FASHION_CNN_1000,
-    AUTHORS_100,
-    AUTHORS_300,
-    SIGMA_20,
-    NIN_HEAD,
-    SIGMA_80,
-    TABLE_1_RELU,
-    TABLE_2,
-    TABLE_3,
-    TABLE_1_SIGMOID,
-    AUTHORS_1000,
+    *(*MNIST_1000, *FASHION_5000, *MNIST_5000, *FASHION_CNN_1000),
+    *(AUTHORS_100, AUTHORS_300, SIGMA_20, NIN_HEAD, SIGMA_80),
+    *(TABLE_1_RELU, TABLE_2, TABLE_3, TABLE_1_SIGMOID, AUTHORS_1000),
 )

@@ -6,12 +6,11 @@ import dataclasses
 from typing import Any
 
 from ...lab.study.study import Size
-from ..initialization import Glorot, Normal
 from ..networks import CNN, MLP
+from ..networks.models import Glorot, Normal
 from ..recipes import Adam, AdamCosine, Authors, Hinton, Plateau, Recipe
 from . import common
-from .common import Images, InOrder
-from .study_measures import Covariance
+from .common import Covariance, Images, InOrder
 
 IMAGES = Images("mnist", train=50_000, validation=10_000)
 PAPER = Size(runs=30, epochs=3000, selection_runs=common.SELECTION_RUNS)
@@ -68,16 +67,8 @@ RELU = SIGMOID.replace(
 
 # The six methods as the authors' code has them; Standout as it should be evaluated; and the controls.
 _AUTHORS_METHODS = (
-    "none",
-    "bernoulli",
-    "adaptive-authors",
-    "adaptive",
-    "dropconnect-authors",
-    "uniform",
-    "gaussian",
-    "bernoulli-matched",
-    "bernoulli-matched:uniform",
-    "none:mean=0.5",
+    *("none", "bernoulli", "adaptive-authors", "adaptive", "dropconnect-authors", "uniform", "gaussian"),
+    *("bernoulli-matched", "bernoulli-matched:uniform", "none:mean=0.5"),
 )
 _AUTHORS_NOTES = (
     "The settings of the authors' MNIST code, which was read, not run: rate 1, inputs dropped by 20 % except without "
@@ -143,8 +134,6 @@ CNN_UNIFORM = CNN_GAUSSIAN.replace(
 )
 
 
-_TENTHS = tuple(f"{tenths / 10:g}" for tenths in range(1, 11))
-
 SIGMA = RELU.replace(
     name="mnist-sigma",
     title="MNIST, 784-800-800-10, ReLU: error against the Gaussian's width",
@@ -152,8 +141,8 @@ SIGMA = RELU.replace(
     # The paper says "variance in {0.1, ..., 1.0}" and plots standard deviations, so both readings are run.
     methods=(
         "bernoulli",
-        *(f"gaussian:sigma={width}" for width in _TENTHS),
-        *(f"gaussian:variance={width}" for width in _TENTHS),
+        *(f"gaussian:sigma={width}" for width in common.TENTHS),
+        *(f"gaussian:variance={width}" for width in common.TENTHS),
     ),
     reference="bernoulli",
     candidates={},

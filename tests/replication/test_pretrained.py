@@ -1,7 +1,7 @@
 """Published weights: both kinds of file, shapes layer by layer, the network in network, and ``contdrop weights``."""
 
+import functools
 import json
-import sys
 from collections import OrderedDict
 
 import numpy as np
@@ -12,12 +12,10 @@ from torch import nn
 pytest.importorskip("typer")
 
 from caffe_files import field, layer, model, varint
-from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.replication import pretrained
 from contdrop.replication.networks.models import convolutions, published_nin
 from contdrop.replication.preprocessing import Whitening
-from contdrop.replication.pretrained import published
 from data_files import REAL, real
 from fuzzing import by_file, memory_below, mutants, refusal, survives
 
@@ -199,7 +197,7 @@ def test_published_error():
     """Reader, preprocessing, network and import together; published: 10.4 %."""
     path = _published()
     real("cifar-10")
-    assert published.error_on_test_images(path, REAL) <= 10.9
+    assert pretrained.error_on_test_images(path, REAL) <= 10.9
 
 
 class Small:
@@ -215,10 +213,10 @@ class Small:
 def small(tmp_path, monkeypatch):
     """Random weights of the network, saved, and CIFAR-10 that is small."""
     monkeypatch.setenv("CONTDROP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(published.datasets, "load", lambda name, directory: Small)
+    monkeypatch.setattr(pretrained.datasets, "load", lambda name, directory: Small)
     # The eigenvectors of a matrix of 3072 rows take a while, and 30 images do not tell their covariance.
     fitted = Whitening(np.zeros(3072, np.float32), np.eye(3072, dtype=np.float32))
-    monkeypatch.setattr(published, "nin_whitening", lambda found: fitted)
+    monkeypatch.setattr(pretrained, "nin_whitening", lambda found: fitted)
     torch.manual_seed(0)
     torch.save(published_nin().state_dict(), tmp_path / "nin.pt")
     return tmp_path / "nin.pt"
@@ -227,25 +225,25 @@ def small(tmp_path, monkeypatch):
 def test_features_are_the_maps_before_the_last_pooling(small, monkeypatch):
     made = published_nin()
     pretrained.assign(made, pretrained.read(small), "file")
-    images = torch.from_numpy(published.nin_whitened(Small.test_images, published.nin_whitening(Small)))
+    images = torch.from_numpy(pretrained.nin_whitened(Small.test_images, pretrained.nin_whitening(Small)))
     with torch.no_grad():
         logits = made.eval()(images)
-    found = published.nin_features(Small, small, "test")
+    found = pretrained.nin_features(Small, small, "test")
     assert found.shape == (20, 640)
     np.testing.assert_allclose(found.reshape(20, 10, 64).mean(2), logits, atol=1e-5)
     wrong = 100 * float((logits.argmax(1).numpy() != Small.test_labels).mean())
-    assert published.error_on_test_images(small) == pytest.approx(wrong)
-    monkeypatch.setattr(published, "_in_batches", None)  # kept: not computed again
-    np.testing.assert_array_equal(published.nin_features(Small, small, "test"), found)
+    assert pretrained.error_on_test_images(small) == pytest.approx(wrong)
+    monkeypatch.setattr(pretrained, "_in_batches", None)  # kept: not computed again
+    np.testing.assert_array_equal(pretrained.nin_features(Small, small, "test"), found)
 
 
 def test_features_of_random_layers_are_refused_also_if_they_are_kept(small):
-    published.nin_features(Small, small, "test")
+    pretrained.nin_features(Small, small, "test")
     found = torch.load(small, weights_only=True)
     names = [name for name in found if name.startswith("cccp3")]
     torch.save({name: found[name] for name in found if name not in names}, small)
     with pytest.raises(UserError, match=r"nin.pt: expected weights of every layer [^;]*; got none of cccp3, which"):
-        published.nin_features(Small, small, "test")
+        pretrained.nin_features(Small, small, "test")
 
 
 class TestPretrained:
@@ -255,7 +253,7 @@ class TestPretrained:
     def published(self, monkeypatch, tmp_path):
         monkeypatch.setenv("CONTDROP_DATA", str(tmp_path))
         known = pretrained.Published("two", "two layers", ("two.pt",), "nowhere", lambda: self.made("first", "second"))
-        monkeypatch.setattr(pretrained.published, "PUBLISHED", (known,))
+        monkeypatch.setattr(pretrained, "PUBLISHED", (known,))
         (tmp_path / "two").mkdir()
         return tmp_path / "two" / "two.pt"
 
@@ -281,15 +279,9 @@ class TestPretrained:
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(cli, monkeypatch, tmp_path):
     monkeypatch.setenv("CONTDROP_DATA", str(tmp_path))
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["contdrop", "weights", *arguments])
-        code = app.run()
-        return code, *capsys.readouterr()
-
-    return run
+    return functools.partial(cli, "weights")
 
 
 def test_list(run, tmp_path):
@@ -313,7 +305,7 @@ def test_check(run, small, tmp_path):
     assert lines[-1].startswith("test error on cifar-10: ")
     assert lines[-1].endswith(" % (published: 10.4 %)")
     found = json.loads(run("check", "nin-cifar10", "--weights", str(small), "--json")[1])
-    assert found["test_error"] == pytest.approx(published.error_on_test_images(small))
+    assert found["test_error"] == pytest.approx(pretrained.error_on_test_images(small))
 
 
 def test_check_says_what_stays_random_and_what_is_missing(run, tmp_path):
@@ -327,19 +319,3 @@ def test_check_says_what_stays_random_and_what_is_missing(run, tmp_path):
     assert out.endswith("test error: not measured, as some layers would be random\n")
     _, out, _ = run("check", "nin-cifar10", "--weights", str(tmp_path / "whole.pt"))
     assert "\ntest error: not measured, cifar-10: 6 of 6 files are missing; put data_batch_1.bin" in out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("check nin", "unknown weights 'nin'; "),
-        ("check nin-cifar10", "nin-cifar10: the weights are missing; put cifar10_nin.caffemodel into "),
-        ("check nin-cifar10 --weights nowhere", "nowhere: expected a file of weights; it is not there"),
-    ],
-)
-def test_usage_errors_get_one_line(run, arguments, message):
-    code, out, err = run(*arguments.split())
-    assert (code, out) == (2, "")
-    assert err.startswith("contdrop: ")
-    assert message in err
-    assert err.count("\n") == 1

@@ -22,9 +22,8 @@ from contdrop.replication import datasets, paper_tables, pretrained, studies
 from contdrop.replication.datasets import builtin
 from contdrop.replication.networks import NIN, VGG, ConvLocal, VGGHead
 from contdrop.replication.networks.models import dense_forward, dense_probabilities, published_nin
-from contdrop.replication.pretrained import published as weights_module
 from contdrop.replication.studies import cifar_studies, common
-from contdrop.replication.studies.ilsvrc_vgg import Ilsvrc
+from contdrop.replication.studies.image_studies import Ilsvrc
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 NAMES = ("cifar10-nin", "svhn-local", "norb-local", "ilsvrc-vgg16")
@@ -117,7 +116,7 @@ def test_first_here_is_the_first_that_is_here(nothing_here):
 
 
 def test_ilsvrc_gives_crops_to_train_on_and_whole_images_to_test_on(nothing_here):
-    dataclasses.replace(builtin.ILSVRC, folder="ilsvrc", training=2, testing=2).write(nothing_here / "data" / "ilsvrc")
+    dataclasses.replace(builtin.ILSVRC, folder="ilsvrc", train=20, test=20).write(nothing_here / "data" / "ilsvrc")
     with pytest.raises(
         UserError, match=r"^ilsvrc: expected folders of 1,000 classes in \S+; got 10, by which classes "
     ):
@@ -225,11 +224,11 @@ def test_a_head_on_maps_is_the_whole_network(method):
 
 
 def test_maps_are_of_the_published_convolutions_if_they_are_here(nothing_here, monkeypatch):
-    monkeypatch.setattr(weights_module, "VGG", lambda **options: VGG(stages=((2,), (3,)), side=8, **options))
+    monkeypatch.setattr(pretrained, "VGG", lambda **options: VGG(stages=((2,), (3,)), side=8, **options))
     images = np.random.default_rng(0).integers(0, 256, (3, 3, 8, 8)).astype(np.uint8)
     found = builtin.ILSVRC.dataset((images, np.arange(3)), (images[:1], np.arange(1)), "")
-    random = weights_module.vgg_maps(found, "train")
-    assert (random.shape, weights_module.is_vgg_here()) == ((3, 2, 3, 2, 2), False)
+    random = pretrained.vgg_maps(found, "train")
+    assert (random.shape, pretrained.is_vgg_here()) == ((3, 2, 3, 2, 2), False)
     torch.manual_seed(1)
     network = VGG(stages=((2,), (3,)), side=8, hidden=1, classes=2)(parse("none"))
     for layer in (network.convolutions.conv1_1, network.convolutions.conv2_1):
@@ -238,14 +237,14 @@ def test_maps_are_of_the_published_convolutions_if_they_are_here(nothing_here, m
     folder.mkdir(parents=True)
     torch.save(network.convolutions.state_dict(), folder / "vgg16-convolutions.pt")
     expected = network.convolutions(network.means(torch.from_numpy(images).float().flip(3))).detach().numpy()
-    published = weights_module.vgg_maps(found, "train")
-    assert weights_module.is_vgg_here()
+    published = pretrained.vgg_maps(found, "train")
+    assert pretrained.is_vgg_here()
     np.testing.assert_allclose(published[:, 1], expected, rtol=1e-5, atol=1e-4)
     assert not np.allclose(random, published)
     kept = {name: value for name, value in network.convolutions.state_dict().items() if "conv2" not in name}
     torch.save(kept, folder / "vgg16-convolutions.pt")
     with pytest.raises(UserError, match=r"expected weights of every layer [^;]*; got none of conv2_1, which would be"):
-        weights_module.vgg_maps(found, "train")
+        pretrained.vgg_maps(found, "train")
 
 
 # ---- runs
@@ -259,8 +258,8 @@ def small_networks(nothing_here, monkeypatch):
     here = datasets.find("cifar-10").dataset((pixels[:60], labels[:60]), (pixels[60:], labels[60:]), "")
     real = datasets.load
     monkeypatch.setattr(datasets, "load", lambda name, *rest: here if name == "cifar-10" else real(name, *rest))
-    monkeypatch.setattr(cifar_studies.published, "nin_whitened", lambda images, fitted: images.astype(np.float32) / 100)
-    monkeypatch.setattr(cifar_studies.published, "nin_whitening", lambda found: None)
+    monkeypatch.setattr(pretrained, "nin_whitened", lambda images, fitted: images.astype(np.float32) / 100)
+    monkeypatch.setattr(pretrained, "nin_whitening", lambda found: None)
     folder = nothing_here / "data" / "nin-cifar10"
     folder.mkdir(parents=True)
     layers = {
@@ -270,7 +269,7 @@ def small_networks(nothing_here, monkeypatch):
     }
     (folder / "cifar10_nin.caffemodel").write_bytes(caffe_files.model(layers))
     stages = ((4,), (4,), (4,), (8,), (512,))
-    monkeypatch.setattr(weights_module, "VGG", lambda **options: VGG(stages=stages, **options))
+    monkeypatch.setattr(pretrained, "VGG", lambda **options: VGG(stages=stages, **options))
     return nothing_here
 
 
