@@ -16,6 +16,9 @@ from refusals import refusal
 EXAMPLES = pathlib.Path(__file__).parents[3] / "examples"
 STUDIES = sorted((pathlib.Path(__file__).parent / "studies").glob("*.py"))
 
+NEEDS = {"text_bert": "transformers", "lightning_loop": "lightning"}
+FOR_CLASSES_ONLY = r"\b(errs?|errors?, %|test error|accuracy|misclassified|digits?|images?|labels?)\b"
+
 every_study = pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 
 
@@ -39,14 +42,22 @@ def test_starter_runs_as_it_is(kind, tmp_path):
     compare(tmp_path / "my_study.py", tmp_path, runs=1, epochs=1)
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch's and Pillow's own
+@pytest.mark.filterwarnings("ignore")  # of transformers' and Pillow's own
 @every_study
 def test_study_is_short_and_gives_results_and_a_page(path, tmp_path):
     assert len(path.read_text().splitlines()) < 40
+    pytest.importorskip(NEEDS.get(path.stem, "torch"))
     study, result = compare(path, tmp_path)
     page = result.report(tmp_path / "page").read_text()
     assert study.name in page
     assert study.metrics[0].name in words(page)
+
+
+def test_page_of_a_regression_has_no_word_for_classes(tmp_path):
+    (path,) = (path for path in STUDIES if path.stem == "tabular_regression")
+    text = words(compare(path, tmp_path, runs=6, epochs=1)[1].report(tmp_path / "page").read_text())
+    assert "rmse" in text
+    assert set(re.findall(FOR_CLASSES_ONLY, text, re.IGNORECASE)) == set()
 
 
 class Recorder:
