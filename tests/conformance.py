@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -187,6 +188,22 @@ MECHANISMS = [
 ]
 
 
+# A layer of every kind, and of every option that changes how it is computed, for inputs of 6 features.
+LAYERS = {
+    "bernoulli": lambda: cd.BernoulliDropout(0.5),
+    "gaussian": lambda: cd.GaussianDropout(0.3),
+    "paper": lambda: cd.UniformDropout(scale="paper"),
+    "shared": lambda: cd.GaussianDropout(0.3, shared_axes=(-1,)),
+    "relu": lambda: cd.GaussianDropout(0.3, activation="relu"),
+    "inplace": lambda: cd.GaussianDropout(0.3, inplace=True),
+    "fast": lambda: cd.FastDropoutLinear(6, 4, law=cd.Gaussian(sigma=0.3)),
+    "dropconnect": lambda: cd.DropConnectLinear(6, 4, activation="relu", samples=50),
+    "dropconnect-analytic": lambda: cd.DropConnectLinear(6, 4, inference="analytic", activation="sigmoid"),
+    "dropconnect-mean": lambda: cd.DropConnectLinear(6, 4, inference="mean", masks="batch", mask_bias=False),
+    "dropconnect-linear": lambda: cd.DropConnectLinear(6, 4, law=cd.Gaussian(sigma=0.3), bias=False, samples=50),
+}
+
+
 def standard_errors(samples: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Mean, covariance matrix, and the standard errors of both, from the samples themselves (rows)."""
     count = samples.shape[0]
@@ -218,7 +235,13 @@ def output_and_gradients(case: Case, layer: torch.nn.Module, x: Tensor) -> list[
     return [y.detach(), *torch.autograd.grad((y * weights).sum(), [x, *layer.parameters()])]
 
 
-def bit_equal(left: list[Tensor], right: list[Tensor]) -> bool:
+def seeded(function: Callable[..., Any], *arguments: Any, seed: int = 1) -> Any:
+    """What a function gives after torch.manual_seed."""
+    torch.manual_seed(seed)
+    return function(*arguments)
+
+
+def bit_equal(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
     return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right))
 
 
