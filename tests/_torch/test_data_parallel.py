@@ -6,30 +6,21 @@ from torch import nn
 
 import contdrop as cd
 import contdrop.functional as F
-from conformance import fixed
+from conformance import OPEN, fixed, seeded
 from contdrop._torch import sharding
 
 CUTS = [(0, 1), (1, 4), (4, 7)]  # of seven examples
 X = fixed(7, 6, 5, 4).double()
 
 
-class _Own(cd.Law):
-    """Uniform, in plain torch."""
-
-    mean, variance = 0.5, 1 / 12
-
-    def quantile(self, u):
-        return u
-
-
 LAYERS = {
     "gaussian": cd.GaussianDropout(0.3),
     "feature maps": cd.BernoulliDropout(0.3, shared_axes=(2, 3)),
     "one mask for all": cd.UniformDropout(shared_axes=(0,)),
-    "own law": cd.Dropout(_Own(), shared_axes=(1,)),
+    "own law": cd.Dropout(OPEN, shared_axes=(1,)),
     "adaptive": lambda x: F.adaptive_dropout(x, x),
     "dropconnect": cd.DropConnectLinear(4, 3, mask_bias=True).double(),
-    "dropconnect, own law": cd.DropConnectLinear(4, 3, law=_Own()).double(),
+    "dropconnect, own law": cd.DropConnectLinear(4, 3, law=OPEN).double(),
     "dropconnect, one mask": cd.DropConnectLinear(4, 3, masks="batch", mask_bias=True).double(),
     "fast": cd.FastDropoutLinear(4, 3, law=cd.Bernoulli(keep=0.5)).double(),
     "torch's": nn.Dropout(0.3),
@@ -44,8 +35,7 @@ LAYERS = {
 
 def output_and_gradient(layer, x):
     x = x.clone().requires_grad_()
-    torch.manual_seed(5)
-    y = layer(x)
+    y = seeded(layer, x)
     y.square().sum().backward()
     return y.detach(), x.grad
 
