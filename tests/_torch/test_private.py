@@ -76,10 +76,14 @@ def test_every_part_that_is_looked_up_is_taken_away_here():
     assert {value for value in looked_up if not value.endswith("_hooks")} == taken_away  # hooks: see test_hooks
 
 
+def run(*arguments):
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+
+
 @pytest.fixture(scope="module")
 def reports():
     probe = pathlib.Path(__file__).parents[1] / "compatibility_probe.py"
-    result = subprocess.run([sys.executable, probe, "", *NAMES], capture_output=True, text=True, check=False)
+    result = run(probe, "", *NAMES)
     found = [json.loads(line) for line in result.stdout.splitlines()]
     assert [report["name"] for report in found] == ["", *NAMES], result.stderr
     return {report["name"]: report for report in found} | {"errors": result.stderr}
@@ -120,35 +124,28 @@ after = {name for name in sys.modules if name.startswith(("torch._dynamo", "torc
 print(*abilities, sorted(after - before) if compatibility.GENERATORS_IN_GRAPHS else [])
 """
     for option in ("always", "error"):
-        result = subprocess.run([sys.executable, "-W", option, "-c", code], capture_output=True, text=True, check=False)
+        result = run("-W", option, "-c", code)
         assert result.returncode == 0, result.stderr
         abilities = private.SEES_EVERYBODY, private.DERIVATIVES, private.DRAWS_IN_GRAPHS
         assert result.stdout.split(maxsplit=3) == [*map(str, abilities), "[]\n"]
 
 
-@pytest.mark.parametrize("name", ONLOOKERS)
-def test_without_knowing_who_looks_every_call_passes_the_dispatcher(name, reports):
-    assert not reports[name]["SEES_EVERYBODY"]
-    assert not reports[name]["fast"]
-
-
-@pytest.mark.parametrize("name", DERIVATIVES)
-def test_without_one_level_at_a_time_the_reference_is_differentiated(name, reports):
-    assert not reports[name]["DERIVATIVES"]
-
-
-@pytest.mark.parametrize("name", DRAWS)
-def test_without_effects_graphs_break_at_a_draw(name, reports):
-    assert not reports[name]["DRAWS_IN_GRAPHS"]
+@pytest.mark.parametrize(
+    ("names", "ability"),
+    [
+        (ONLOOKERS, "SEES_EVERYBODY"),
+        ([*ONLOOKERS, "torch.Tensor.__dlpack_c_exchange_api__"], "fast"),
+        (DERIVATIVES, "DERIVATIVES"),
+        (DRAWS, "DRAWS_IN_GRAPHS"),
+    ],
+)
+def test_an_ability_is_off_without_any_of_its_parts(names, ability, reports):
+    assert not [name for name in names if reports[name][ability]]
 
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_layers_draw_what_eager_ones_draw(name, reports):
     assert reports[name]["compiled"] == {"same": True, "shared": False}
-
-
-def test_a_renamed_table_of_dlpack_declines(reports):
-    assert not reports["torch.Tensor.__dlpack_c_exchange_api__"]["fast"]
 
 
 def test_not_knowing_of_backward_is_said(reports):
