@@ -37,27 +37,6 @@ def test_output_has_the_moments_of_theory(case):
     assert_moments(samples, mean, covariance)
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_linear_layer_after_dropout_has_the_covariance_of_the_paper(law):
-    # Cov(S_i, S_l) = sum over j of w_ij w_lj I_j^2 Var(m), with the exact variance of what is sampled.
-    torch.manual_seed(1)
-    weight, x = fixed(conformance.OUTPUTS, 12, seed=4), fixed(12, seed=5)
-    samples = cd.Dropout(law, scale="paper")(x.expand(DRAWS, -1)) @ weight.T
-    assert_moments(samples, law.mean * weight @ x, law.variance * (weight * x.square()) @ weight.T)
-
-
-@pytest.mark.parametrize("sigma", [0.2, 0.3, 0.5])
-def test_clipped_gaussian_has_its_two_atoms(sigma):
-    law = cd.Gaussian(sigma=sigma)
-    torch.manual_seed(2)
-    mask = cd.Dropout(law, scale="paper")(torch.ones(DRAWS))
-    atom = 0.5 * math.erfc(0.5 / sigma / math.sqrt(2))
-    for value in (0.0, 1.0):
-        assert abs((mask == value).double().mean() - atom) < 5 * proportion_error(atom, DRAWS)
-    assert mask.min() == 0
-    assert mask.max() == 1
-
-
 def test_sigma_0_is_the_constant_mask():
     x = fixed(50)
     assert torch.equal(cd.GaussianDropout(0.0)(x), x)

@@ -3,11 +3,9 @@
 import math
 
 import pytest
-import torch
 from torch import nn
 
 import contdrop as cd
-from conformance import seeded
 from contdrop.schedules import Schedule, cosine, linear
 
 
@@ -83,26 +81,3 @@ Schedule(PLAIN, linear("uniform", "uniform"), steps=0)
 
 def test_refusals(code_refusals):
     code_refusals("schedule_refusals", REFUSED, globals())
-
-
-@pytest.mark.parametrize("family", ["gaussian:sigma=", "bernoulli:keep="])
-def test_a_compiled_model_is_not_compiled_for_every_law(family):
-    net = model()
-    swap = cd.swap_dropout(net, f"{family}0.5")
-    graphs = []
-
-    def backend(graph, _):
-        graphs.append(graph)
-        return graph.forward
-
-    torch.compiler.reset()
-    compiled = torch.compile(net, backend=backend, fullgraph=True)
-    schedule = Schedule(swap, cosine(f"{family}0.2", f"{family}0.6"), steps=5)
-    x = torch.randn(3, 4)
-    outputs = []
-    for _ in range(6):
-        outputs.append(seeded(compiled, x))
-        assert torch.allclose(outputs[-1], seeded(net, x))
-        schedule.step()
-    assert len(graphs) == 1 if torch.__version__ >= "2.10" else len(graphs) <= 2  # see test_interop_compile.py
-    assert not torch.equal(outputs[0], outputs[-1])

@@ -1,7 +1,6 @@
 """Options that torch's own layers have mean here what they mean there: p, inplace, numbers of NumPy's types."""
 
 import inspect
-import math
 import typing
 
 import numpy as np
@@ -28,23 +27,6 @@ def test_p_of_constant_and_of_centred_laws():
 def test_p_that_follows_from_the_law_is_not_assigned():
     with pytest.raises(AttributeError, match=r"GaussianDropout: p follows from the law.*assign law"):
         cd.GaussianDropout(0.3).p = 0.1
-
-
-@pytest.mark.parametrize("sigma", [0.2, 0.3])
-def test_attention_that_is_handed_p_has_the_noise_of_the_layer(sigma):
-    # Queries and keys of zero give uniform weights, and values of the identity show them: out = mask / keys.
-    layer = cd.GaussianDropout(sigma)
-    rows, keys = 4000, 64
-    torch.manual_seed(0)
-    zeros = torch.zeros(rows, 1, 1)
-    attended = torch.nn.functional.scaled_dot_product_attention(
-        zeros, zeros.expand(rows, keys, 1), torch.eye(keys).expand(rows, keys, keys), dropout_p=layer.p
-    )
-    strength = (attended * keys).double().var()
-    # The variance of a sample variance of n Bernoulli masks: (fourth central moment - variance^2) / n.
-    keep, n = 1 - layer.p, rows * keys
-    fourth = (layer.p * 1 + keep * (1 / keep - 1) ** 4) - layer.law.relative_variance**2
-    assert abs(strength - layer.law.relative_variance) < 5 * math.sqrt(fourth / n)
 
 
 # Parameters of the law.
