@@ -182,6 +182,17 @@ MECHANISMS = [
 ]
 
 
+class Gated(torch.nn.Module):
+    """AdaptiveDropout with one input, so that every layer can be used alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = cd.AdaptiveDropout()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gate(x.relu(), x)
+
+
 # A layer of every kind, and of every option that changes how it is computed, for inputs of 6 features.
 LAYERS = {
     "bernoulli": lambda: cd.BernoulliDropout(0.5),
@@ -190,6 +201,7 @@ LAYERS = {
     "shared": lambda: cd.GaussianDropout(0.3, shared_axes=(-1,)),
     "relu": lambda: cd.GaussianDropout(0.3, activation="relu"),
     "inplace": lambda: cd.GaussianDropout(0.3, inplace=True),
+    "adaptive": Gated,
     "fast": lambda: cd.FastDropoutLinear(6, 4, law=cd.Gaussian(sigma=0.3)),
     "dropconnect": lambda: cd.DropConnectLinear(6, 4, activation="relu", samples=50),
     "dropconnect-analytic": lambda: cd.DropConnectLinear(6, 4, inference="analytic", activation="sigmoid"),

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import contdrop as cd
-from conformance import fixed, seeded
+from conformance import Gated, fixed, seeded
 from contdrop import inference
 from contdrop.surgery import dropout_layers
 from contdrop.theory import propagation
@@ -129,17 +129,6 @@ def test_certain_logits_have_entropy_0(transform, biases):
         assert not prediction.mutual_information.any()
 
 
-class Standout(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.drop = cd.AdaptiveDropout()
-
-    def forward(self, x):
-        a = self.linear(x)
-        return self.drop(a.relu(), a)
-
-
 @pytest.mark.parametrize(
     "layer",
     [
@@ -149,7 +138,7 @@ class Standout(nn.Module):
         cd.DropConnectLinear(4, 4),
         cd.DropConnectLinear(4, 4, masks="batch"),
         cd.FastDropoutLinear(4, 4, law=cd.Bernoulli(keep=0.5)),
-        Standout(),
+        nn.Sequential(nn.Linear(4, 4), Gated()),
     ],
     ids=lambda layer: type(layer).__name__,
 )

@@ -87,15 +87,12 @@ def _sharded(rank):
             found = torch.autograd.grad(whole.square().sum(), [sharded, *layer.parameters()])
             pairs = zip([y, *found], [expected, *gradients])
             results[f"{name} {placement}"] = max((a.full_tensor() - b).abs().max().item() for a, b in pairs)
-    h = distribute_tensor(_whole(rank, 5, 6), mesh, [Shard(0)])
-    gated, expected = (seeded(F.adaptive_dropout, each, each) for each in (h, _whole(rank, 5, 6)))
-    results["adaptive"] = (gated.full_tensor() - expected).abs().max().item()
     return results
 
 
 def test_the_mask_of_a_shard_is_the_slice_of_the_mask_of_the_whole():
     for results in in_two_processes(_sharded):
-        assert len(results) == 3 * len(LAYERS) + 1
+        assert len(results) == 3 * len(LAYERS)
         # Sums in another order differ by rounding; a wrong mask value would differ by tenths.
         assert {name: error for name, error in results.items() if error > 2e-5} == {}
 

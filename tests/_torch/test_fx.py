@@ -16,22 +16,10 @@ LAW = cd.Gaussian(sigma=0.3)
 pytestmark = pytest.mark.usefixtures("fresh_compiler")  # torch.export of 2.6 is the compiler's
 
 
-class Gated(torch.nn.Module):
-    """AdaptiveDropout with one input, so that every layer can be used alike."""
-
-    def __init__(self):
-        super().__init__()
-        self.gate = cd.AdaptiveDropout()
-
-    def forward(self, x):
-        return self.gate(x.relu(), x)
-
-
 TORCH = {"nn.Dropout": lambda: torch.nn.Dropout(0.5), "nn.Linear": lambda: torch.nn.Linear(6, 4)}
-OURS = {**conformance.LAYERS, "adaptive": Gated}
-LAYERS = {**TORCH, **OURS}
+LAYERS = {**TORCH, **conformance.LAYERS}
 every_layer = pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
-our_layers = pytest.mark.parametrize("make", OURS.values(), ids=OURS)
+our_layers = pytest.mark.parametrize("make", conformance.LAYERS.values(), ids=conformance.LAYERS)
 both_modes = pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 
 
@@ -48,7 +36,7 @@ def test_symbolic_trace_makes_a_node_of_each_layer(make):
     model = network(make)
     traced = torch.fx.symbolic_trace(model)
     called = [node.target for node in traced.graph.nodes if node.op == "call_module"]
-    assert called == ["0", "1.gate" if make is Gated else "1"]
+    assert called == ["0", "1.gate" if make is conformance.Gated else "1"]
     x = torch.randn(5, 6)
     for training in (True, False):  # what is being trained is not fixed by the trace
         assert bit_equal([seeded(traced.train(training), x)], [seeded(model.train(training), x)])

@@ -48,13 +48,6 @@ def test_a_residual_connection_of_jagged_tensors():
     assert y.shape == (x + torch.nn.Dropout(0.5)(x)).shape
 
 
-def test_adaptive_dropout_of_nested_tensors(layout):
-    parts = components()
-    h, a = (torch.nested.as_nested_tensor(values, layout=layout) for values in ([p.relu() for p in parts], parts))
-    result = torch.cat(seeded(F.adaptive_dropout, h, a).unbind())
-    assert torch.equal(result, seeded(F.adaptive_dropout, torch.cat(parts).relu(), torch.cat(parts)))
-
-
 def test_strided_components_that_differ_along_every_axis():
     x = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 5)])
     parts = seeded(F.dropout, x, LAW).unbind()
