@@ -36,6 +36,19 @@ def block(before, after):
     return nn.Sequential(first, *units, second, nn.ReLU(inplace=True))
 
 
+class Tokens(nn.Module):
+    """Reads token ids, and weights for them."""
+
+    def __init__(self, drop=None):
+        super().__init__()
+        self.embedding, self.drop, self.head = nn.Embedding(9, 6), drop or nn.Dropout(0.5), nn.Linear(6, 3)
+
+    def forward(self, ids, weights=None):
+        states = self.embedding(ids)
+        states = states if weights is None else states * weights[..., None]
+        return self.head(self.drop(states.mean(1)))
+
+
 class UNet(nn.Module):
     """Two levels; functional dropout in the middle."""
 

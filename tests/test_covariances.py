@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import contdrop as cd
+from architectures import Tokens
 from conformance import fixed, seeded
 from contdrop.covariances import Coadaptation, coadaptation
 
@@ -342,20 +343,12 @@ class Odd(nn.Module):
         return self.single(x)
 
 
-class Tokens(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.drop, self.mix = nn.Embedding(9, 6), cd.UniformDropout(), nn.Linear(6, 4)
-
-    def forward(self, ids, weights):
-        return self.mix(self.drop((self.embedding(ids) * weights[..., None]).mean(1)))
-
-
 def test_token_ids_and_several_inputs():
-    model, ids, weights = Tokens(), torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[1.0, 2, 3], [3, 2, 1]])
-    both = coadaptation(model, (ids, weights), ["mix"], 4000, seed=0).covariances["mix"]
+    model = Tokens(cd.UniformDropout())
+    ids, weights = torch.tensor([[1, 2, 3], [4, 5, 6]]), torch.tensor([[1.0, 2, 3], [3, 2, 1]])
+    both = coadaptation(model, (ids, weights), ["head"], 4000, seed=0).covariances["head"]
     units = (model.embedding(ids) * weights[..., None]).mean(1).detach()
-    mixing = model.mix.weight.detach() * units[:, None, :]
+    mixing = model.head.weight.detach() * units[:, None, :]
     exact = mixing @ mixing.transpose(1, 2) / 3  # the relative variance of the uniform law
     assert (both - exact).abs().max() < 0.1 * exact.abs().max()
     assert not torch.allclose(exact[0], exact[1], rtol=0.2)
