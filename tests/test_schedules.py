@@ -20,7 +20,8 @@ def test_straight_and_curved():
     assert [curved(t).keep for t in (0, 1 / 3, 0.5, 1)] == pytest.approx([1, 0.875, 0.75, 0.5])
     unclipped = linear(*(cd.Gaussian(sigma=s, mu=1.0, low=-math.inf, high=math.inf) for s in (0.1, 0.3)))
     assert unclipped(0.5) == cd.Gaussian(sigma=0.2, mu=1.0, low=-math.inf, high=math.inf)
-    assert straight(1.0) == cd.Gaussian(sigma=0.5)
+    # The end is exact, although 0.2 + (0.9 - 0.2) is not.
+    assert linear("gaussian:sigma=0.2", "gaussian:sigma=0.9")(1.0) == cd.Gaussian(sigma=0.9)
 
 
 def test_steps_reach_the_end_and_stay():

@@ -59,12 +59,10 @@ def test_shared_axes_draw_the_mask_of_the_smaller_shape(law):
 # Adaptive dropout.
 
 
-def test_adaptive_with_a_flat_gate_is_bernoulli():
-    keep = F.adaptive_dropout(torch.ones(50_000), fixed(50_000), 0.0, 0.0)
-    assert set(keep.unique().tolist()) == {0.0, 1.0}
-    assert abs(keep.mean() - 0.5) < 5 * 0.5 / 50_000**0.5
-    h = fixed(9)
-    assert torch.equal(F.adaptive_dropout(h, fixed(9, seed=1), 0.0, 0.0, training=False), 0.5 * h)
+def test_adaptive_dropout_keeps_the_type_of_the_activations_in_evaluation_too():
+    layer = cd.AdaptiveDropout()
+    h, preactivation = torch.ones(3, 4, dtype=torch.bfloat16), torch.zeros(3, 4)
+    assert layer(h, preactivation).dtype == layer.eval()(h, preactivation).dtype == torch.bfloat16
 
 
 # DropConnect.
@@ -276,9 +274,3 @@ def test_two_processes_with_different_seeds_draw_different_masks():
     )
     assert first != second
     assert first == again
-
-
-def test_adaptive_dropout_keeps_the_type_of_the_activations_in_evaluation_too():
-    layer = cd.AdaptiveDropout()
-    h, preactivation = torch.ones(3, 4, dtype=torch.bfloat16), torch.zeros(3, 4)
-    assert layer(h, preactivation).dtype == layer.eval()(h, preactivation).dtype == torch.bfloat16
