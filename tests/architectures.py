@@ -30,15 +30,23 @@ class Recurrent(nn.Module):
         return self.head(self.drop(states[:, -1]))
 
 
-class Block(nn.Module):
-    def __init__(self, before, after):
-        super().__init__()
-        first, second = (nn.Conv2d(maps, after, 3, padding=1) for maps in (before, after))
-        units = [nn.BatchNorm2d(after), nn.ReLU(inplace=True), nn.Dropout2d(RATE)]
-        self.convolutions = nn.Sequential(first, *units, second, nn.ReLU(inplace=True))
+def block(before, after):
+    first, second = (nn.Conv2d(maps, after, 3, padding=1) for maps in (before, after))
+    units = [nn.BatchNorm2d(after), nn.ReLU(inplace=True), nn.Dropout2d(RATE)]
+    return nn.Sequential(first, *units, second, nn.ReLU(inplace=True))
 
-    def forward(self, x):
-        return self.convolutions(x)
+
+class Tokens(nn.Module):
+    """Reads token ids, and weights for them."""
+
+    def __init__(self, drop=None):
+        super().__init__()
+        self.embedding, self.drop, self.head = nn.Embedding(9, 6), drop or nn.Dropout(0.5), nn.Linear(6, 3)
+
+    def forward(self, ids, weights=None):
+        states = self.embedding(ids)
+        states = states if weights is None else states * weights[..., None]
+        return self.head(self.drop(states.mean(1)))
 
 
 class UNet(nn.Module):
@@ -46,29 +54,24 @@ class UNet(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.down = nn.ModuleList([Block(1, 4), Block(4, 8)])
-        self.middle = Block(8, 16)
-        self.up = nn.ModuleList([Block(24, 8), Block(12, 4)])
+        self.down = nn.ModuleList([block(1, 4), block(4, 8)])
+        self.middle = block(8, 16)
+        self.up = nn.ModuleList([block(24, 8), block(12, 4)])
         self.out = nn.Conv2d(4, 2, 1)
 
     def forward(self, x):
         kept = []
-        for block in self.down:
-            kept.append(block(x))
+        for convolutions in self.down:
+            kept.append(convolutions(x))
             x = F.max_pool2d(kept[-1], 2)
         x = F.dropout(self.middle(x), 0.3, self.training)
-        for block, across in zip(self.up, reversed(kept)):
-            x = block(torch.cat([F.interpolate(x, scale_factor=2), across], 1))
+        for convolutions, across in zip(self.up, reversed(kept)):
+            x = convolutions(torch.cat([F.interpolate(x, scale_factor=2), across], 1))
         return self.out(x)
 
 
-class Mixed(nn.Module):
-    def __init__(self, width, inside, drop):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(width, inside), nn.GELU(), drop, nn.Linear(inside, width), drop)
-
-    def forward(self, x):
-        return self.layers(x)
+def mixed(width, inside, drop):
+    return nn.Sequential(nn.Linear(width, inside), nn.GELU(), drop, nn.Linear(inside, width), drop)
 
 
 class MLPMixer(nn.Module):
@@ -78,8 +81,8 @@ class MLPMixer(nn.Module):
         super().__init__()
         drop = nn.Dropout(RATE)
         self.embed = nn.Conv2d(1, width, 4, stride=4)
-        self.tokens = nn.ModuleList([Mixed(patches, 12, drop) for _ in range(depth)])
-        self.channels = nn.ModuleList([Mixed(width, 12, drop) for _ in range(depth)])
+        self.tokens = nn.ModuleList([mixed(patches, 12, drop) for _ in range(depth)])
+        self.channels = nn.ModuleList([mixed(width, 12, drop) for _ in range(depth)])
         self.norms = nn.ModuleList([nn.LayerNorm(width) for _ in range(2 * depth)])
         self.head = nn.Linear(width, 3)
 
@@ -89,15 +92,6 @@ class MLPMixer(nn.Module):
             x = x + tokens(self.norms[2 * i](x).mT).mT
             x = x + channels(self.norms[2 * i + 1](x))
         return self.head(x.mean(1))
-
-
-class Transformer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Transformer(8, 2, 2, 2, 16, dropout=RATE, batch_first=True)
-
-    def forward(self, source, target):
-        return self.layers(source, target)
 
 
 class WithAttributes(nn.Module):
@@ -190,25 +184,18 @@ def timm_convnext():
     return model, {"x": torch.randn(2, 1, 32, 32)}
 
 
-def lstm():
-    return Recurrent(), {"tokens": _tokens(20)}
-
-
 def transformer():
-    return Transformer(), {"source": torch.randn(2, 5, 8), "target": torch.randn(2, 4, 8)}
-
-
-def unet():
-    return UNet(), {"x": torch.randn(2, 1, 16, 16)}
-
-
-def mixer():
-    return MLPMixer(), {"x": torch.randn(2, 1, 12, 12)}
+    model = nn.Transformer(8, 2, 2, 2, 16, dropout=RATE, batch_first=True)
+    return model, {"src": torch.randn(2, 5, 8), "tgt": torch.randn(2, 4, 8)}
 
 
 ARCHITECTURES = {
-    function.__name__: function
-    for function in (bert, gpt2, vit, t5, timm_vit, timm_convnext, lstm, transformer, unet, mixer)
+    function.__name__: function for function in (bert, gpt2, vit, t5, timm_vit, timm_convnext, transformer)
+}
+ARCHITECTURES |= {
+    "lstm": lambda: (Recurrent(), {"tokens": _tokens(20)}),
+    "unet": lambda: (UNet(), {"x": torch.randn(2, 1, 16, 16)}),
+    "mixer": lambda: (MLPMixer(), {"x": torch.randn(2, 1, 12, 12)}),
 }
 
 

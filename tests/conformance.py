@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -100,38 +101,26 @@ def _dropout_case(law: cd.Law, scale: str) -> Case:
     )
 
 
-def _dropconnect_case(law: cd.Law, scale: str, masks: str = "example", inference: str = "mean", **options) -> Case:
+def _linear_case(kind: type[torch.nn.Linear], law: cd.Law, scale: str, **options) -> Case:
     factor = 1 / law.mean if scale == "inverted" else 1.0
 
-    def moments(layer: torch.nn.Module, row: Tensor) -> tuple[Tensor, Tensor]:
-        mean = law.mean * factor * (layer.weight @ row + layer.bias)
-        variance = layer.weight.square() @ row.square() + layer.bias.square()
-        return mean, torch.diag(law.variance * factor**2 * variance)
-
-    return Case(
-        f"DropConnectLinear-{law}-{scale}-{masks}-{inference}",
-        lambda generator: cd.DropConnectLinear(
-            INPUTS, OUTPUTS, law=law, scale=scale, masks=masks, inference=inference, generator=generator, **options
-        ),
-        INPUTS,
-        moments,
-        lambda layer, x: law.mean * factor * (x @ layer.weight.T + layer.bias),
-    )
-
-
-def _fast_case(law: cd.Law, scale: str) -> Case:
-    factor = 1 / law.mean if scale == "inverted" else 1.0
+    def expected(layer: torch.nn.Module, x: Tensor) -> Tensor:
+        if kind is cd.DropConnectLinear:  # the bias is masked, too
+            return law.mean * factor * (x @ layer.weight.T + layer.bias)
+        return law.mean * factor * (x @ layer.weight.T) + layer.bias
 
     def moments(layer: torch.nn.Module, row: Tensor) -> tuple[Tensor, Tensor]:
-        mean = law.mean * factor * (layer.weight @ row) + layer.bias
-        return mean, torch.diag(law.variance * factor**2 * (layer.weight.square() @ row.square()))
+        squares = layer.weight.square() @ row.square()
+        if kind is cd.DropConnectLinear:
+            squares = squares + layer.bias.square()
+        return expected(layer, row), torch.diag(law.variance * factor**2 * squares)
 
     return Case(
-        f"FastDropoutLinear-{law}-{scale}",
-        lambda generator: cd.FastDropoutLinear(INPUTS, OUTPUTS, law=law, scale=scale, generator=generator),
+        "-".join((kind.__name__, str(law), scale, *map(str, options.values()))),
+        lambda generator: kind(INPUTS, OUTPUTS, law=law, scale=scale, generator=generator, **options),
         INPUTS,
         moments,
-        lambda layer, x: law.mean * factor * (x @ layer.weight.T) + layer.bias,
+        expected,
     )
 
 
@@ -150,26 +139,32 @@ def _adaptive_case(alpha: float, beta: float) -> Case:
 
 
 DROPOUT_CASES = [_dropout_case(law, scale) for law in LAWS for scale in ("inverted", "paper")]
+DROPCONNECTS = [
+    (cd.Bernoulli(keep=0.5), "inverted", {"inference": "mean"}),
+    (cd.Bernoulli(keep=0.3), "paper", {}),
+    (cd.Gaussian(sigma=0.4), "inverted", {"inference": "analytic"}),
+    (cd.Bernoulli(keep=0.5), "paper", {"inference": "sampled", "samples": 64}),
+    (cd.Uniform(), "inverted", {"masks": "batch"}),
+    (cd.Bernoulli(keep=0.75, value=0.5), "paper", {}),
+    (cd.Bernoulli(keep=0.75, value=0.5), "inverted", {"masks": "batch"}),
+    (OPEN, "inverted", {"inference": "mean"}),
+    (OPEN, "paper", {"inference": "sampled", "samples": 64}),
+    (OPEN, "inverted", {"masks": "batch", "inference": "analytic"}),
+]
+FASTS = [
+    (cd.Bernoulli(keep=0.5), "paper"),
+    (cd.Bernoulli(keep=0.75, value=0.5), "paper"),
+    (cd.Gaussian(sigma=0.3), "inverted"),
+    (OPEN, "inverted"),
+]
 CASES = [
     *DROPOUT_CASES,
     _adaptive_case(1.0, 0.0),
     _adaptive_case(-1.0, 0.5),
-    _dropconnect_case(cd.Bernoulli(keep=0.5), "inverted"),
-    _dropconnect_case(cd.Bernoulli(keep=0.3), "paper"),
-    _dropconnect_case(cd.Gaussian(sigma=0.4), "inverted", inference="analytic"),
-    _dropconnect_case(cd.Bernoulli(keep=0.5), "paper", inference="sampled", samples=64),
-    _dropconnect_case(cd.Uniform(), "inverted", masks="batch"),
-    _dropconnect_case(cd.Bernoulli(keep=0.75, value=0.5), "paper"),
-    _dropconnect_case(cd.Bernoulli(keep=0.75, value=0.5), "inverted", masks="batch"),
-    _fast_case(cd.Bernoulli(keep=0.5), "paper"),
-    _fast_case(cd.Bernoulli(keep=0.75, value=0.5), "paper"),
-    _fast_case(cd.Gaussian(sigma=0.3), "inverted"),
+    *(_linear_case(cd.DropConnectLinear, *given, **options) for *given, options in DROPCONNECTS),
+    *(_linear_case(cd.FastDropoutLinear, *given) for given in FASTS),
     _dropout_case(OPEN, "inverted"),
     _dropout_case(OPEN, "paper"),
-    _dropconnect_case(OPEN, "inverted"),
-    _dropconnect_case(OPEN, "paper", inference="sampled", samples=64),
-    _dropconnect_case(OPEN, "inverted", masks="batch", inference="analytic"),
-    _fast_case(OPEN, "inverted"),
 ]
 # One case per mechanism, for checks whose outcome does not depend on the law.
 MECHANISMS = [
@@ -185,6 +180,34 @@ MECHANISMS = [
         "DropConnectLinear-Triangular",
     )
 ]
+
+
+class Gated(torch.nn.Module):
+    """AdaptiveDropout with one input, so that every layer can be used alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = cd.AdaptiveDropout()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gate(x.relu(), x)
+
+
+# A layer of every kind, and of every option that changes how it is computed, for inputs of 6 features.
+LAYERS = {
+    "bernoulli": lambda: cd.BernoulliDropout(0.5),
+    "gaussian": lambda: cd.GaussianDropout(0.3),
+    "paper": lambda: cd.UniformDropout(scale="paper"),
+    "shared": lambda: cd.GaussianDropout(0.3, shared_axes=(-1,)),
+    "relu": lambda: cd.GaussianDropout(0.3, activation="relu"),
+    "inplace": lambda: cd.GaussianDropout(0.3, inplace=True),
+    "adaptive": Gated,
+    "fast": lambda: cd.FastDropoutLinear(6, 4, law=cd.Gaussian(sigma=0.3)),
+    "dropconnect": lambda: cd.DropConnectLinear(6, 4, activation="relu", samples=50),
+    "dropconnect-analytic": lambda: cd.DropConnectLinear(6, 4, inference="analytic", activation="sigmoid"),
+    "dropconnect-mean": lambda: cd.DropConnectLinear(6, 4, inference="mean", masks="batch", mask_bias=False),
+    "dropconnect-linear": lambda: cd.DropConnectLinear(6, 4, law=cd.Gaussian(sigma=0.3), bias=False, samples=50),
+}
 
 
 def standard_errors(samples: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -218,7 +241,13 @@ def output_and_gradients(case: Case, layer: torch.nn.Module, x: Tensor) -> list[
     return [y.detach(), *torch.autograd.grad((y * weights).sum(), [x, *layer.parameters()])]
 
 
-def bit_equal(left: list[Tensor], right: list[Tensor]) -> bool:
+def seeded(function: Callable[..., Any], *arguments: Any, seed: int = 1) -> Any:
+    """What a function gives after torch.manual_seed."""
+    torch.manual_seed(seed)
+    return function(*arguments)
+
+
+def bit_equal(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
     return len(left) == len(right) and all(torch.equal(a, b) for a, b in zip(left, right))
 
 

@@ -57,6 +57,14 @@ collect_ignore = [] if has_lab() else WITHOUT_LAB
 
 
 @pytest.fixture
+def fresh_compiler():
+    """Forget all graphs before and after: the limit on recompilations counts across tests."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
 def snapshot(request):
     """Return a function that compares a text with the file of this name in ``snapshots`` beside the test."""
 

@@ -13,6 +13,7 @@ import tracemalloc
 import pytest
 
 from contdrop.errors import UserError
+from refusals import refusal as refusal
 
 MUTANTS = int(os.environ.get("CONTDROP_MUTANTS", "800"))
 SECONDS = 5  # a reader that takes longer over a small file hangs
@@ -48,14 +49,6 @@ def mutated(content, rng, interesting=()):
             number = struct.pack(code, rng.choice(_NUMBERS) % 2 ** (8 * struct.calcsize(code)))
             found[at : at + len(number)] = number
     return bytes(found)
-
-
-def refusal(call, *arguments, kind=UserError):
-    """The one line that a call ends in."""
-    with pytest.raises(kind) as caught:
-        call(*arguments)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @contextlib.contextmanager

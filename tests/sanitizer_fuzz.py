@@ -13,7 +13,6 @@ The build is unoptimised: with -O3 the sanitizers make GCC take tens of minutes 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import dataclasses
 import os
 import pathlib
@@ -25,10 +24,18 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
+import torch
+
+import contdrop as cd
+from contdrop.kernels import reference
+from contdrop.kernels.native import binding, loader
+from contdrop.laws import KernelLaw, training_factor
+
 NATIVE = pathlib.Path(__file__).parents[1] / "src" / "contdrop" / "kernels" / "native"
 FLAGS = ["-std=c++17", "-O0", "-g1", "-fPIC", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
+CALLS = pathlib.Path(__file__).with_name("sanitized_calls.py")
 POISON = 0xA5
 
 
@@ -41,9 +48,7 @@ def missing() -> str | None:
 
 def _libasan() -> str:
     # g++ prints the bare name if it does not find the file.
-    return subprocess.run(
-        ["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    return subprocess.check_output(["g++", "-print-file-name=libasan.so"], text=True).strip()
 
 
 def build(directory: pathlib.Path, *, portable: bool) -> pathlib.Path:
@@ -55,9 +60,8 @@ def build(directory: pathlib.Path, *, portable: bool) -> pathlib.Path:
 
     def compile_one(name: str) -> str:
         result = str(directory / f"{name}.o")
-        subprocess.run(
-            ["g++", *FLAGS, *x86, *sources[name], "-c", str(NATIVE / f"{name}.cpp"), "-o", result], check=True
-        )
+        command = ["g++", *FLAGS, *x86, *sources[name], "-c", str(NATIVE / f"{name}.cpp"), "-o", result]
+        subprocess.run(command, check=True)
         return result
 
     with ThreadPoolExecutor(2) as pool:
@@ -84,69 +88,20 @@ class Case:
     outputs: int = 1
 
 
-# In the process with the sanitizers: no torch, nothing but ctypes.
-
-
-def _run_cases(library_path: str, cases_path: str, results_path: str) -> None:
-    library, libc, openmp = ctypes.CDLL(library_path), ctypes.CDLL(None), ctypes.CDLL("libgomp.so.1")
-    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
-        ctypes.c_void_p,
-        [ctypes.c_size_t],
-        [ctypes.c_void_p],
-    )
-    library.contdrop_use_instructions.argtypes = [ctypes.c_char_p]
-    library.contdrop_use_threads.argtypes = [ctypes.c_void_p] * 3
-    names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-    library.contdrop_use_threads(*(ctypes.cast(getattr(openmp, name), ctypes.c_void_p) for name in names))
-    sets = [
-        name for name in ("avx512", "avx2", "neon", "portable") if not library.contdrop_use_instructions(name.encode())
-    ]
-    results = []
-    for case in pickle.loads(pathlib.Path(cases_path).read_bytes()):
-        print(case["description"], file=sys.stderr, flush=True)  # the last one before a report is the culprit
-        call = getattr(library, f"contdrop_{case['function']}")
-        call.argtypes, call.restype = [ctypes.c_void_p], None
-        for name in sets:
-            library.contdrop_use_instructions(name.encode())
-            for threads in (1, 2, 3):
-                structure = ctypes.create_string_buffer(case["structure"], len(case["structure"]))
-                ctypes.c_int32.from_buffer(structure, case["threads_at"]).value = threads
-                blocks = []
-                for pointer_at, first, content in case["arrays"]:
-                    block = libc.malloc(len(content))
-                    ctypes.memmove(block, content, len(content))
-                    ctypes.c_uint64.from_buffer(structure, pointer_at).value = block + first
-                    blocks.append(block)
-                call(structure)
-                after = [ctypes.string_at(block, len(c)) for block, (_, _, c) in zip(blocks, case["arrays"])]
-                for block in blocks:
-                    libc.free(block)
-                inputs = len(after) - case["outputs"]
-                untouched = after[:inputs] == [content for _, _, content in case["arrays"][:inputs]]
-                results.append((name, threads, untouched, after[inputs:]))
-    pathlib.Path(results_path).write_bytes(pickle.dumps(results))
-
-
-# In the process with torch.
-
-
 def make_cases(count: int, seed: int) -> list[Case]:
     rng = random.Random(seed)
     makers = [_dropout_case] * 3 + [_relu_case, _keep_where_case] + [_dropconnect_case] * 2 + [_gradients_case]
     return [makers[i % len(makers)](rng) for i in range(count)]
 
 
-def _laws():
-    import contdrop as cd
-
-    infinity = float("inf")
-    keeps = [0.0, 1.0, 0.5, 0.25, 0.75, 0.0625, 3 / 256, 1 / 65536, 0.3, 0.99, 1 - 1e-12]
-    return [
-        *(cd.Bernoulli(keep=keep) for keep in keeps),
-        *(cd.Uniform(), cd.Uniform(-1, 0.5)),
-        *(cd.Gaussian(sigma=sigma) for sigma in (0.0, 0.1, 0.2, 0.3, 0.5, 1e6)),
-        cd.Gaussian(sigma=0.3, low=-infinity, high=infinity),
-    ]
+KEEPS = [0.0, 1.0, 0.5, 0.25, 0.75, 0.0625, 3 / 256, 1 / 65536, 0.3, 0.99, 1 - 1e-12]
+LAWS = [
+    *(cd.Bernoulli(keep=keep) for keep in KEEPS),
+    *(cd.Uniform(), cd.Uniform(-1, 0.5)),
+    *(cd.Gaussian(sigma=sigma) for sigma in (0.0, 0.1, 0.2, 0.3, 0.5, 1e6)),
+    cd.Gaussian(sigma=0.3, low=-float("inf"), high=float("inf")),
+]
+ONES = KernelLaw("bernoulli", (1.0,), 1.0)
 
 
 def _size(rng: random.Random) -> int:
@@ -159,24 +114,18 @@ def _seed(rng: random.Random) -> int:
 
 
 def _bytes(tensor) -> bytes:
-    import torch
-
     return tensor.contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
 
 
-def _random(rng: random.Random, count: int, dtype):
-    import torch
-
-    return torch.randn(count, generator=torch.Generator().manual_seed(rng.getrandbits(40)), dtype=torch.float64).to(
-        dtype
-    )
+def _random(rng: random.Random, dtype, *shape: int):
+    generator = torch.Generator().manual_seed(rng.getrandbits(40))
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def _array(pointer_at: int, tensor, rng: random.Random, *, result: bool = False) -> tuple[int, int, bytes]:
     """Exactly the elements between the first and the last of a tensor, after a few bytes that shift its alignment."""
-    extent = (
-        1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride())) if tensor.numel() else 0
-    )
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
+    extent = 1 + last if tensor.numel() else 0
     lead = tensor.element_size() * rng.choice([0, 0, 1, 3])
     content = bytes([POISON]) * (extent * tensor.element_size())
     if not result:
@@ -184,32 +133,40 @@ def _array(pointer_at: int, tensor, rng: random.Random, *, result: bool = False)
     return pointer_at, lead, bytes([POISON]) * lead + content
 
 
-def _compare(like, expected, bound, lead: int):
-    """A function that compares the bytes of a result, laid out like a tensor, with what they should be."""
-    import torch
+def _right(raw: bytes, lead: int, like, expected, bound) -> bool:
+    """Whether the bytes of a result, laid out like a tensor, are what they should be."""
+    body = torch.frombuffer(bytearray(raw[lead:]), dtype=like.dtype) if len(raw) > lead else like.new_empty(0)
+    got = body.as_strided(like.shape, like.stride())
+    outside = torch.ones(body.numel(), dtype=torch.bool)
+    outside.as_strided(like.shape, like.stride()).fill_(False)
+    gaps = set(_bytes(body[outside])) | set(raw[:lead])
+    limit = torch.finfo(like.dtype).max
+    error = (got.double().clamp(-limit, limit) - expected.double().clamp(-limit, limit)).abs()
+    rounding = 2 * torch.finfo(like.dtype).eps * expected.double().abs() + 2.0**-23 * limit**-0.9
+    return gaps <= {POISON} and not got.isnan().any() and bool((error <= bound + rounding).all())
 
-    def check(raw: bytes) -> bool:
-        body = torch.frombuffer(bytearray(raw[lead:]), dtype=like.dtype) if len(raw) > lead else like.new_empty(0)
-        got = body.as_strided(like.shape, like.stride())
-        outside = torch.ones(body.numel(), dtype=torch.bool)
-        outside.as_strided(like.shape, like.stride()).fill_(False)
-        gaps = set(_bytes(body[outside])) | set(raw[:lead])
-        limit = torch.finfo(like.dtype).max
-        error = (got.double().clamp(-limit, limit) - expected.double().clamp(-limit, limit)).abs()
-        rounding = 2 * torch.finfo(like.dtype).eps * expected.double().abs() + 2.0**-23 * limit**-0.9
-        return gaps <= {POISON} and not got.isnan().any() and bool((error <= bound + rounding).all())
 
-    return check
+def _case(function: str, call, rng: random.Random, inputs: dict, results: dict, text: str) -> Case:
+    """A case of a structure, the tensors of its inputs, and what its results are like, should be and may be off."""
+    kind = type(call)
+    arrays = [_array(getattr(kind, name).offset, tensor, rng) for name, tensor in inputs.items()]
+    arrays += [_array(getattr(kind, name).offset, like, rng, result=True) for name, (like, *_) in results.items()]
+    leads = [lead for _, lead, _ in arrays[len(inputs) :]]
+
+    def check(*raws: bytes) -> bool:
+        return all(_right(*each, *result) for *each, result in zip(raws, leads, results.values(), strict=True))
+
+    text = f"{function} {text} seed {call.seed}"
+    return Case(function, bytes(call), kind.threads.offset, arrays, text, check, len(results))
+
+
+def _rounding(law, factor: float, x):
+    """How much the product of a mask value and x may be off."""
+    return 0 if law.kind == "bernoulli" else 1e-6 * abs(factor) * x.double().abs()
 
 
 def _dropout_case(rng: random.Random) -> Case:
-    import torch
-
-    from contdrop.kernels import reference
-    from contdrop.kernels.native import binding
-    from contdrop.laws import KernelLaw, training_factor
-
-    law = rng.choice(_laws())
+    law = rng.choice(LAWS)
     dtype = rng.choice(list(binding.TYPES))
     axes = rng.randint(1, 5)
     shape = [rng.randint(1, 4) for _ in range(axes)]
@@ -222,11 +179,8 @@ def _dropout_case(rng: random.Random) -> Case:
     order = rng.sample(range(axes), axes) if rng.random() < 0.5 else list(range(axes))
     steps = [rng.choice([2, 3]) if rng.random() < 0.2 else 1 for _ in range(axes)]
     full = [shape[axis] * steps[axis] for axis in order]
-    count = 1
-    for size in full:
-        count *= size
     inverse = sorted(range(axes), key=order.__getitem__)
-    x = _random(rng, count, dtype).view(full).permute(inverse)[tuple(slice(None, None, step) for step in steps)]
+    x = _random(rng, dtype, *full).permute(inverse)[tuple(slice(None, None, step) for step in steps)]
     if rng.random() < 0.15:
         axis = rng.randrange(axes)
         x = x.narrow(axis, 0, 1).expand(shape)
@@ -242,190 +196,101 @@ def _dropout_case(rng: random.Random) -> Case:
     call.mask_first, call.mask_stride[:axes] = reference.mask_layout(shape, shared, window)
     call.size[:axes], call.x_stride[:axes], call.out_stride[:axes] = shape, x.stride(), out.stride()
     expected = reference.dropout(x, torch.tensor(seed), KernelLaw(law.kind, law.params, factor), shared, stream, window)
-    arrays = [_array(0, x, rng), _array(binding.Dropout.out.offset, out, rng, result=True)]
-    bound = 0 if law.kind == "bernoulli" else 1e-6 * abs(factor) * x.double().abs()
-    return Case(
-        "dropout",
-        bytes(call),
-        binding.Dropout.threads.offset,
-        arrays,
-        f"dropout {law} {dtype} {tuple(x.shape)} strides {x.stride()} shared {shared} window {window} seed {seed}",
-        _compare(out, expected, bound, arrays[-1][1]),
-    )
+    text = f"{law} {dtype} {tuple(x.shape)} strides {x.stride()} shared {shared} window {window}"
+    return _case("dropout", call, rng, {"x": x}, {"out": (out, expected, _rounding(law, factor, x))}, text)
 
 
 def _relu_case(rng: random.Random) -> Case:
-    import torch
-
-    from contdrop.kernels import reference
-    from contdrop.kernels.native import binding, loader
-    from contdrop.laws import KernelLaw, training_factor
-
-    law = rng.choice(_laws())
+    law = rng.choice(LAWS)
     factor = training_factor("fuzz", law, "inverted")
-    x = _random(rng, _size(rng), torch.float32)
+    x = _random(rng, torch.float32, _size(rng))
     backward = rng.random() < 0.5
     seed = _seed(rng)
     call = loader.Relu(law=binding.prepare(law.kind, law.params, factor))
     call.count, call.seed, call.stream = len(x), seed, reference.STREAM_MASK
-    arrays = [_array(0, x, rng)]
     mask = (torch.tensor(seed), KernelLaw(law.kind, law.params, factor), [], reference.STREAM_MASK)
+    inputs = {"x": x}
     if backward:
-        gate = _random(rng, len(x), torch.float32).relu()
-        arrays.append(_array(type(call).gate.offset, gate, rng))
-        expected = torch.where(gate != 0, reference.dropout(x, *mask), 0)
+        inputs["gate"] = _random(rng, torch.float32, len(x)).relu()
+        expected = torch.where(inputs["gate"] != 0, reference.dropout(x, *mask), 0)
     else:
         expected = reference.dropout(x.relu(), *mask)
-    arrays.append(_array(type(call).out.offset, x, rng, result=True))
-    bound = 0 if law.kind == "bernoulli" else 1e-6 * abs(factor) * x.double().abs()
-    return Case(
-        "relu",
-        bytes(call),
-        type(call).threads.offset,
-        arrays,
-        f"relu {law} {len(x)} backward {backward} seed {seed}",
-        _compare(x, expected, bound, arrays[-1][1]),
-    )
+    results = {"out": (x, expected, _rounding(law, factor, x))}
+    return _case("relu", call, rng, inputs, results, f"{law} {len(x)} backward {backward}")
 
 
 def _keep_where_case(rng: random.Random) -> Case:
-    import torch
-
-    from contdrop.kernels import reference
-    from contdrop.kernels.native import binding
-
     dtype = rng.choice(list(binding.TYPES))
-    x = _random(rng, _size(rng), dtype)
-    keep = _random(rng, len(x), torch.float64).sigmoid().to(dtype)
+    x = _random(rng, dtype, _size(rng))
+    keep = _random(rng, torch.float64, len(x)).sigmoid().to(dtype)
     seed = _seed(rng)
     call = binding.KeepWhere(type=binding.TYPES[dtype], count=len(x), seed=seed, stream=reference.STREAM_MASK)
-    arrays = [_array(0, x, rng), _array(binding.KeepWhere.keep.offset, keep, rng)]
-    arrays.append(_array(binding.KeepWhere.out.offset, x, rng, result=True))
-    expected = reference.keep_where(x, torch.tensor(seed), keep, [])
-    return Case(
-        "keep_where",
-        bytes(call),
-        binding.KeepWhere.threads.offset,
-        arrays,
-        f"keep_where {dtype} {len(x)} seed {seed}",
-        _compare(x, expected, 0, arrays[-1][1]),
-    )
+    results = {"out": (x, reference.keep_where(x, torch.tensor(seed), keep, []), 0)}
+    return _case("keep_where", call, rng, {"x": x, "keep": keep}, results, f"{dtype} {len(x)}")
 
 
 def _dropconnect_case(rng: random.Random) -> Case:
-    import torch
-
-    from contdrop.kernels import reference
-    from contdrop.kernels.native import binding
-    from contdrop.laws import KernelLaw
-
-    law = rng.choice(_laws())
-    dtype = rng.choice([torch.float32, torch.float64])
-    examples, outputs = rng.randint(1, 9), rng.choice([1, 3, 8, 9, 17])
-    inputs = rng.choice([rng.randint(1, 70), 127, 128, 511, 512, 513])
-    g, w, x = (
-        _random(rng, rows * columns, dtype).view(rows, columns)
-        for rows, columns in ((examples, outputs), (outputs, inputs), (examples, inputs))
-    )
-    seed = _seed(rng)
-    contraction, function, first, second, result = rng.choice(
+    contraction, function, inputs, result = rng.choice(
         [
-            ("output", reference.dropconnect, ("x", x), ("w", w), g),
-            ("input gradient", reference.dropconnect_input_gradient, ("g", g), ("w", w), x),
-            ("weight gradient", reference.dropconnect_weight_gradient, ("g", g), ("x", x), w),
+            ("output", reference.dropconnect, "xw", "g"),
+            ("input gradient", reference.dropconnect_input_gradient, "gw", "x"),
+            ("weight gradient", reference.dropconnect_weight_gradient, "gx", "w"),
         ]
     )
-    prepared = binding.prepare(law.kind, law.params, 1.0)
-    call = binding.DropConnect(type=binding.TYPES[dtype], contraction=binding._CONTRACTIONS[contraction])
-    call.examples, call.outputs, call.inputs = examples, outputs, inputs
-    call.pitch, call.seed, call.law = reference.pitch(inputs, prepared.bits), seed, prepared
-    arrays = [_array(getattr(binding.DropConnect, name).offset, tensor, rng) for name, tensor in (first, second)]
-    arrays.append(_array(binding.DropConnect.result.offset, result, rng, result=True))
-    exact = (first[1].double(), second[1].double(), torch.tensor(seed))
-    expected = function(*exact, KernelLaw(law.kind, law.params, 1.0))
-    # As if the masks were all one: the sum of the sizes of the terms, but for the size of the masks.
-    sizes = function(*(tensor.abs() for tensor in exact[:2]), torch.tensor(seed), KernelLaw("bernoulli", (1.0,), 1.0))
-    largest = 2.5 if law.kind == "gaussian" else 1.0
-    bound = sizes * (1e-6 + (max(examples, outputs, inputs) + 8) * torch.finfo(dtype).eps * largest)
-    return Case(
-        "dropconnect",
-        bytes(call),
-        binding.DropConnect.threads.offset,
-        arrays,
-        f"dropconnect {contraction} {law} {dtype} {examples} x {outputs} x {inputs} seed {seed}",
-        _compare(result, expected, bound, arrays[-1][1]),
+    widths = [rng.randint(1, 70), 127, 128, 511, 512, 513]
+    return _contraction_case(
+        rng, contraction, lambda *given: [function(*given)], inputs, result, [1, 3, 8, 9, 17], widths
     )
 
 
 def _gradients_case(rng: random.Random) -> Case:
-    import torch
+    first, widths = rng.choice([0, 3]), [rng.randint(1, 70), 95, 96, 97, 512]
 
-    from contdrop.kernels import reference
-    from contdrop.kernels.native import binding
-    from contdrop.laws import KernelLaw
+    def gradients(*given):
+        return reference.dropconnect_gradients(*given, first)
 
-    law = rng.choice(_laws())
-    dtype = rng.choice([torch.float32, torch.float64])
-    examples, outputs = rng.randint(1, 9), rng.choice([1, 3, 8, 9, 17, 70])
-    inputs = rng.choice([rng.randint(1, 70), 95, 96, 97, 512])
-    g, w, x = (
-        _random(rng, rows * columns, dtype).view(rows, columns)
-        for rows, columns in ((examples, outputs), (outputs, inputs), (examples, inputs))
-    )
-    seed, first_example = _seed(rng), rng.choice([0, 3])
+    return _contraction_case(rng, "gradients", gradients, "gwx", "xw", [1, 3, 8, 9, 17, 70], widths, first)
+
+
+def _contraction_case(rng, contraction, function, inputs, results, outputs, widths, first_example=0) -> Case:
+    """One of the sums over per-example masks of the tensors g, w and x, which are named by their letters."""
+    law, dtype = rng.choice(LAWS), rng.choice([torch.float32, torch.float64])
+    n, outputs, width = rng.randint(1, 9), rng.choice(outputs), rng.choice(widths)
+    shapes = {"g": (n, outputs), "w": (outputs, width), "x": (n, width)}
+    tensors = {name: _random(rng, dtype, *shape) for name, shape in shapes.items()}
+    seed = _seed(rng)
     prepared = binding.prepare(law.kind, law.params, 1.0)
-    call = binding.DropConnect(type=binding.TYPES[dtype], contraction=binding._CONTRACTIONS["gradients"])
-    call.examples, call.outputs, call.inputs, call.first_example = examples, outputs, inputs, first_example
-    call.pitch, call.seed, call.law = reference.pitch(inputs, prepared.bits), seed, prepared
-    arrays = [
-        _array(getattr(binding.DropConnect, name).offset, tensor, rng)
-        for name, tensor in (("g", g), ("w", w), ("x", x))
-    ]
-    places = [binding.DropConnect.result.offset, binding.DropConnect.second.offset]
-    arrays += [_array(place, tensor, rng, result=True) for place, tensor in zip(places, (x, w))]
-    exact = [tensor.double() for tensor in (g, w, x)]
-    expected = reference.dropconnect_gradients(
-        *exact, torch.tensor(seed), KernelLaw(law.kind, law.params, 1.0), first_example
-    )
-    ones = (torch.tensor(seed), KernelLaw("bernoulli", (1.0,), 1.0))
-    sizes = reference.dropconnect_gradients(*(tensor.abs() for tensor in exact), *ones)
+    call = binding.DropConnect(type=binding.TYPES[dtype], contraction=binding._CONTRACTIONS[contraction])
+    call.examples, call.outputs, call.inputs, call.first_example = n, outputs, width, first_example
+    call.pitch, call.seed, call.law = reference.pitch(width, prepared.bits), seed, prepared
+    exact = [tensors[name].double() for name in inputs]
+    expected = function(*exact, torch.tensor(seed), KernelLaw(law.kind, law.params, 1.0))
+    # As if the masks were all one: the sum of the sizes of the terms, but for the size of the masks.
+    sizes = function(*(tensor.abs() for tensor in exact), torch.tensor(seed), ONES)
     largest = 2.5 if law.kind == "gaussian" else 1.0
-    error = 1e-6 + (max(examples, outputs, inputs) + 8) * torch.finfo(dtype).eps * largest
-    checks = [
-        _compare(like, value, size * error, array[1])
-        for like, value, size, array in zip((x, w), expected, sizes, arrays[-2:])
-    ]
-    return Case(
+    error = 1e-6 + (max(n, outputs, width) + 8) * torch.finfo(dtype).eps * largest
+    rows = zip(("result", "second"), results, expected, sizes)
+    return _case(
         "dropconnect",
-        bytes(call),
-        binding.DropConnect.threads.offset,
-        arrays,
-        f"dropconnect gradients {law} {dtype} {examples} x {outputs} x {inputs} seed {seed}",
-        lambda *raws: all(check(raw) for check, raw in zip(checks, raws)),
-        outputs=2,
+        call,
+        rng,
+        {name: tensors[name] for name in inputs},
+        {place: (tensors[name], value, size * error) for place, name, value, size in rows},
+        f"{contraction} {law} {dtype} {n} x {outputs} x {width}",
     )
 
 
 def fuzz(library: pathlib.Path, cases: list[Case]) -> int:
     """Runs the cases under the sanitizers; prints what is wrong, and returns 0 if nothing is."""
-    plain = [
-        {
-            name: getattr(case, name)
-            for name in ("function", "structure", "threads_at", "arrays", "description", "outputs")
-        }
-        for case in cases
-    ]
+    names = ("function", "structure", "threads_at", "arrays", "description", "outputs")
+    plain = [{name: getattr(case, name) for name in names} for case in cases]
     with tempfile.TemporaryDirectory() as directory:
         cases_path, results_path = pathlib.Path(directory, "cases"), pathlib.Path(directory, "results")
         cases_path.write_bytes(pickle.dumps(plain))
-        environment = {
-            **os.environ,
-            "LD_PRELOAD": _libasan(),
-            "ASAN_OPTIONS": "detect_leaks=0",  # Python's own
-            "UBSAN_OPTIONS": "print_stacktrace=1",
-        }
+        sanitizers = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}  # the leaks are Python's
+        environment = {**os.environ, "LD_PRELOAD": _libasan(), **sanitizers}
         # -S: nothing from site-packages, so no torch.
-        command = [sys.executable, "-S", __file__, "--run", str(library), str(cases_path), str(results_path)]
+        command = [sys.executable, "-S", CALLS, library, cases_path, results_path]
         child = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if child.returncode or "ERROR: AddressSanitizer" in child.stderr or "runtime error:" in child.stderr:
             lines = child.stderr.splitlines()
@@ -451,11 +316,7 @@ def main() -> int:
     parser.add_argument("--portable", action="store_true", help="build the portable instruction set only")
     parser.add_argument("--library", type=pathlib.Path, help="use this build")
     parser.add_argument("--overrun", action="store_true", help="make the results two bytes too short, to see it caught")
-    parser.add_argument("--run", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.run:
-        _run_cases(*options.run)
-        return 0
     if reason := missing():
         print(f"sanitizer_fuzz: {reason}")
         return 2

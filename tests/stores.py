@@ -20,6 +20,7 @@ METHODS = ("none", "bernoulli", "adaptive", "dropconnect", "uniform", "gaussian"
 ALL_METHODS = ("none", "bernoulli", "uniform", "gaussian", "adaptive", "dropconnect", "fast", "bernoulli-matched")
 
 SMALL = {"methods": ("none", "gaussian", "uniform"), "runs": 3, "epochs": 3, "images": 60, "selection": True}
+CANDIDATES = ["gaussian:sigma=0.2", "gaussian:sigma=0.3"]
 # Mean test errors, in per cent.
 LEVELS = {"none": 3.6, "bernoulli": 3.1, "uniform": 2.7, "gaussian": 2.5, "adaptive": 2.9, "dropconnect": 3.0}
 LEVELS |= {"fast": 3.0, "bernoulli-matched": 2.6}
@@ -85,7 +86,7 @@ def make_store(
         "selection": {
             "runs": 1,
             "epochs": epochs,
-            "candidates": {"gaussian": ["gaussian:sigma=0.2", "gaussian:sigma=0.3"]} if selection else {},
+            "candidates": {"gaussian": CANDIDATES} if selection else {},
             "follows": {"bernoulli-matched": "gaussian"} if selection else {},
         },
         "measure": {"kind": "covariance", "inputs": 10, "repeats": 10_000} if covariance else None,
@@ -102,20 +103,14 @@ def make_store(
         **({"metric": {"kind": "own", **metric}} if metric else {}),
     }
     key = _digest(repr(sorted(configuration.items(), key=str)))
-    candidates = ["gaussian:sigma=0.2", "gaussian:sigma=0.3"] if selection else []
+    candidates = CANDIDATES if selection else []
     jobs = [(SELECTION, candidate, 0) for candidate in candidates]
     jobs += [(FINAL, method, run) for run in range(runs) for method in methods]
-    planned = [
-        {
-            "key": _digest(f"{key} {stage} {method} {run}"),
-            "stage": stage,
-            "method": method,
-            "run": run,
-            "epochs": epochs,
-            "configuration": {**configuration, "stage": stage, "method": method, "run": run},
-        }
-        for stage, method, run in jobs
-    ]
+    planned = []
+    for stage, method, run in jobs:
+        job = {"stage": stage, "method": method, "run": run}
+        job_key = _digest(f"{key} {stage} {method} {run}")
+        planned.append({"key": job_key, **job, "epochs": epochs, "configuration": {**configuration, **job}})
     labels = np.random.default_rng([seed, 1]).integers(0, classes, images).astype(np.int16)
     difficulty = np.random.default_rng([seed, 2]).normal(size=images) + 0.15 * labels
     with Store(path, create=True) as store:
@@ -146,12 +141,8 @@ def make_store(
             predictions = _predictions(labels, difficulty, error, classes, rng)
             test_error = 100 * float((predictions != labels).mean())
             curve = _curve(test_error, epochs, rng, test=stage == FINAL)
-            results = {
-                "train_loss": 0.01 * test_error,
-                "train_error": 0.3 * test_error,
-                "val_loss": 0.04 * test_error,
-                "val_error": max(0.0, test_error + float(rng.normal(0, 0.1))),
-            }
+            results = {"train_loss": 0.01 * test_error, "train_error": 0.3 * test_error, "val_loss": 0.04 * test_error}
+            results["val_error"] = max(0.0, test_error + float(rng.normal(0, 0.1)))
             artefacts = {}
             if stage == FINAL:
                 results |= {"test_loss": 0.04 * test_error, "test_error": test_error}
@@ -163,11 +154,9 @@ def make_store(
             store.finish(number, curve, results, artefacts)
         if selection:
             scores = {name: {"val_error": 2.4 + i / 10, "val_loss": 0.1 + i / 50} for i, name in enumerate(candidates)}
-            reason = (
-                f"lowest validation {metric['name']} of 2: 2.4"
-                if metric
-                else "lowest validation error of 2 candidates: 2.40 %"
-            )
+            reason = "lowest validation error of 2 candidates: 2.40 %"
+            if metric:
+                reason = f"lowest validation {metric['name']} of 2: 2.4"
             store.select(SelectionRecord(key, "gaussian", candidates[0], reason, scores, 1.0))
     return pathlib.Path(path)
 

@@ -1,5 +1,6 @@
 """Predictions with dropout on: by sampling and by propagated moments."""
 
+import contextlib
 import itertools
 import math
 import types
@@ -11,9 +12,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import contdrop as cd
-from conformance import fixed
+from architectures import Tokens
+from conformance import Gated, fixed, seeded
 from contdrop import inference
 from contdrop.surgery import dropout_layers
+from contdrop.theory import propagation
 
 
 def classifier(dropout=None, classes=3):
@@ -29,10 +32,8 @@ def batch(count=5):
 
 def all_passes(model, x, samples, seed):
     """The outputs of every pass, the long way: [samples, N, classes]."""
-    model.eval()
     for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.train()
+        module.training = isinstance(module, nn.modules.dropout._DropoutNd)
     torch.manual_seed(seed)
     with torch.no_grad():
         return torch.stack([model(x) for _ in range(samples)]).double()
@@ -40,6 +41,11 @@ def all_passes(model, x, samples, seed):
 
 def close(got, expected, **tolerance):
     torch.testing.assert_close(got.double(), expected.double(), **{"rtol": 1e-5, "atol": 1e-7, **tolerance})
+
+
+def same_entropies(got, expected):
+    close(got.entropy, expected.entropy)  # and of the same shape
+    close(got.mutual_information, expected.mutual_information, atol=1e-6)
 
 
 # Monte Carlo.
@@ -51,8 +57,7 @@ def test_moments_and_entropies_are_those_of_the_passes(transform):
     outputs = all_passes(model, x, 20, seed=3)
     if transform == "probabilities":
         model.append(nn.Softmax(1))
-    torch.manual_seed(3)
-    prediction = inference.mc_predict(model, x, 20, transform=transform)
+    prediction = seeded(lambda: inference.mc_predict(model, x, 20, transform=transform), seed=3)
     assert prediction.mean.dtype == torch.float32
     outputs = outputs if transform is None else outputs.softmax(-1)
     mean = outputs.mean(0)
@@ -61,9 +66,8 @@ def test_moments_and_entropies_are_those_of_the_passes(transform):
     if transform is None:
         assert prediction.entropy is prediction.mutual_information is None
         return
-    entropy, expected_entropy = (torch.special.entr(p).sum(-1) for p in (mean, outputs))
-    close(prediction.entropy, entropy)
-    close(prediction.mutual_information, entropy - expected_entropy.mean(0), atol=1e-6)
+    entropy, entropies = (torch.special.entr(p).sum(-1) for p in (mean, outputs))
+    same_entropies(prediction, inference.Prediction(mean, mean, entropy, entropy - entropies.mean(0)))
     assert (prediction.mutual_information > 0).all()
 
 
@@ -92,11 +96,9 @@ def test_one_logit_is_two_classes(tail):
     found = inference.mc_predict(model, x, 20, transform="sigmoid", seed=3)
     expected = inference.mc_predict(Against0(model), x, 20, transform="softmax", seed=3)
     assert found.mean.shape == found.variance.shape == model(x).shape
-    assert found.entropy.shape == found.mutual_information.shape == (5,)
     close(found.mean.flatten(), expected.mean[:, 1])
     close(found.variance.flatten(), expected.variance[:, 1])
-    close(found.entropy, expected.entropy)
-    close(found.mutual_information, expected.mutual_information, atol=1e-6)
+    same_entropies(found, expected)
     assert (found.mutual_information > 0).all()
 
 
@@ -109,9 +111,9 @@ def test_each_of_several_labels_has_an_entropy_of_its_own():
         with torch.no_grad():
             alone[1].weight.copy_(torch.eye(3)[label : label + 1])
         expected = inference.mc_predict(alone, x, 20, transform="sigmoid", seed=3)
-        close(found.mean[:, label], expected.mean[:, 0])
-        close(found.entropy[:, label], expected.entropy)
-        close(found.mutual_information[:, label], expected.mutual_information, atol=1e-6)
+        one = inference.Prediction(*(values[:, label] for values in vars(found).values()))
+        close(one.mean, expected.mean[:, 0])
+        same_entropies(one, expected)
 
 
 @pytest.mark.parametrize(
@@ -128,27 +130,6 @@ def test_certain_logits_have_entropy_0(transform, biases):
         assert not prediction.mutual_information.any()
 
 
-def test_variance_is_that_of_theory():
-    """Of a linear layer behind dropout, within five standard errors of 4000 passes; kurtosis is at most 3 here."""
-    model = nn.Sequential(cd.GaussianDropout(0.3), nn.Linear(4, 2))
-    prediction = inference.mc_predict(model, batch(), 4000, seed=0)
-    exact = inference.predict(model, batch(), method="moments")
-    error = exact.variance.sqrt() / math.sqrt(4000)
-    assert ((prediction.mean - exact.mean).abs() < 5 * error).all()
-    assert ((prediction.variance / exact.variance - 1).abs() < 5 * math.sqrt(2 / 4000)).all()
-
-
-class Standout(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-        self.drop = cd.AdaptiveDropout()
-
-    def forward(self, x):
-        a = self.linear(x)
-        return self.drop(a.relu(), a)
-
-
 @pytest.mark.parametrize(
     "layer",
     [
@@ -158,7 +139,7 @@ class Standout(nn.Module):
         cd.DropConnectLinear(4, 4),
         cd.DropConnectLinear(4, 4, masks="batch"),
         cd.FastDropoutLinear(4, 4, law=cd.Bernoulli(keep=0.5)),
-        Standout(),
+        nn.Sequential(nn.Linear(4, 4), Gated()),
     ],
     ids=lambda layer: type(layer).__name__,
 )
@@ -190,10 +171,7 @@ def test_only_dropout_is_on_and_modes_come_back(training, fails):
     model[0][1].train(not training)  # modes need not be uniform
     modes = [module.training for module in model.modules()]
     statistics = model[0][1].running_mean.clone()
-    if fails:
-        with pytest.raises(RuntimeError, match="stop"):
-            inference.mc_predict(model, batch(), 3, seed=1)
-    else:
+    with pytest.raises(RuntimeError, match="stop") if fails else contextlib.nullcontext():
         inference.mc_predict(model, batch(), 3, seed=1)
     assert model[1].seen == [False] * (1 if fails else 3)
     assert [module.training for module in model.modules()] == modes
@@ -214,11 +192,9 @@ def test_a_seed_governs_the_result_and_nothing_else(method):
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), state)
-    torch.manual_seed(5)
-    global_first, global_second = run(None), run(None)
-    torch.manual_seed(5)
-    assert torch.equal(run(None), global_first)
-    assert not torch.equal(global_first, global_second)
+    of_torch = seeded(run, None)
+    assert not torch.equal(run(None), of_torch)
+    assert torch.equal(seeded(run, None), of_torch)
 
 
 def test_a_seed_governs_layers_with_their_own_generator():
@@ -232,28 +208,21 @@ def test_a_seed_governs_layers_with_their_own_generator():
     assert not torch.equal(generator.get_state(), state)
 
 
-class Beside(nn.Module):
+class Beside(nn.ModuleList):
     """Several dropout layers of one law, on the same input."""
 
-    def __init__(self, *layers):
-        super().__init__()
-        self.layers = nn.ModuleList(layers)
-
     def forward(self, x):
-        return torch.stack([layer(x) for layer in self.layers], 1)
+        return torch.stack([layer(x) for layer in self], 1)
 
 
 def test_every_generator_gets_a_seed_of_its_own():
     """Else layers with generators of their own would drop the same units as each other, or as those without."""
     generators = [None, *(torch.Generator() for _ in range(3))]
-    model = Beside(*(cd.GaussianDropout(0.3, generator=generator) for generator in generators))
-    drawn = inference.mc_predict(model, torch.ones(1, 50), 2, seed=1).mean[0]
-    for one, other in itertools.combinations(drawn, 2):
-        assert not torch.equal(one, other)
-        assert abs(torch.corrcoef(torch.stack((one, other)))[0, 1]) < 5 / math.sqrt(50)
-    model = Beside(*(cd.GaussianDropout(0.3, generator=generators[1]) for _ in range(2)))
-    first, second = inference.mc_predict(model, torch.ones(1, 50), 2, seed=1).mean[0]
-    assert not torch.equal(first, second)
+    for each in (generators, generators[1:2] * 2):
+        model = Beside(cd.GaussianDropout(0.3, generator=generator) for generator in each)
+        drawn = inference.mc_predict(model, torch.ones(1, 50), 2, seed=1).mean[0]
+        for one, other in itertools.combinations(drawn, 2):
+            assert abs(torch.corrcoef(torch.stack((one, other)))[0, 1]) < 5 / math.sqrt(50)
 
 
 def test_generators_of_neighbouring_seeds_share_nothing():
@@ -265,35 +234,18 @@ def test_generators_of_neighbouring_seeds_share_nothing():
     assert len(torch.stack(drawn).unique(dim=0)) == 16
 
 
-class Tokens(nn.Module):
-    """Reads token ids, and weights for them."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.drop, self.head = nn.Embedding(9, 6), nn.Dropout(0.5), nn.Linear(6, 3)
-
-    def forward(self, ids, weights=None):
-        states = self.embedding(ids)
-        states = states if weights is None else states * weights[..., None]
-        return self.head(self.drop(states.mean(1)))
-
-
-def test_token_ids_and_several_inputs():
+def test_token_ids_and_several_inputs_by_place_and_by_name():
     model, ids, weights = Tokens().eval(), torch.randint(9, (4, 7)), torch.rand(4, 7)
     for x in (ids, (ids,), (ids, weights)):
         prediction = inference.predict(model, x, samples=4, transform="softmax", seed=0)
         assert prediction.mean.shape == (4, 3)
         assert (prediction.variance > 0).any()
-    alone, both = (inference.mc_predict(model, x, 4, seed=0).mean for x in (ids, (ids, torch.ones(4, 7))))
-    assert torch.equal(alone, both)
-
-
-def test_inputs_by_name():
-    model, ids, weights = Tokens().eval(), torch.randint(9, (4, 7)), torch.rand(4, 7)
-    expected = inference.mc_predict(model, (ids, weights), 4, seed=0)
-    for kind in (dict, UserDict):  # tokenizers give dictionaries of their own
-        found = inference.predict(model, kind(weights=weights, ids=ids), samples=4, seed=0)
-        assert torch.equal(found.mean, expected.mean)
+    given = [(ids,), (ids, torch.ones_like(weights)), (ids, weights)]
+    given += [kind(weights=weights, ids=ids) for kind in (dict, UserDict)]  # tokenizers give dictionaries of their own
+    alone, ones, *same = (inference.predict(model, x, samples=4, seed=0).mean for x in given)
+    assert torch.equal(alone, ones)
+    assert torch.equal(same[0], same[1])
+    assert torch.equal(same[0], same[2])
 
 
 class Wrapped(nn.Module):
@@ -313,10 +265,10 @@ class Wrapped(nn.Module):
     ids=["dict", "mapping", "object"],
 )
 def test_outputs_with_logits(wrap):
-    model, x = classifier(), batch()
+    model = classifier()
     for transform in (None, "softmax", "sigmoid"):
-        found = inference.mc_predict(Wrapped(model, wrap), x, 4, transform=transform, seed=0)
-        assert torch.equal(found.mean, inference.mc_predict(model, x, 4, transform=transform, seed=0).mean)
+        found, expected = (mc(each, samples=4, transform=transform, seed=0) for each in (Wrapped(model, wrap), model))
+        assert torch.equal(found.mean, expected.mean)
 
 
 def test_classes_of_an_object_are_not_guessed():
@@ -348,11 +300,10 @@ def test_a_first_layer_that_works_in_place_leaves_the_input_alone():
 
 
 def test_half_precision_is_averaged_in_more():
-    model = classifier().bfloat16()
-    prediction = inference.mc_predict(model, batch().bfloat16(), 50, seed=0)
+    model, x = classifier().bfloat16(), batch().bfloat16()
+    prediction = inference.mc_predict(model, x, 50, seed=0)
     assert prediction.mean.dtype == prediction.variance.dtype == torch.float32
-    outputs = all_passes(model, batch().bfloat16(), 50, seed=0)
-    close(prediction.mean, outputs.mean(0))
+    close(prediction.mean, all_passes(model, x, 50, seed=0).mean(0))
 
 
 def test_transformer_layers_do_not_take_the_path_without_dropout():
@@ -383,8 +334,7 @@ def test_probabilities_of_moments_agree_with_passes(transform, classes, covarian
     close(moments.variance.sqrt(), sampled.variance.sqrt(), atol=0.01, rtol=5 / math.sqrt(2 * 4000))
     close(moments.entropy, sampled.entropy, atol=0.02, rtol=0)
     close(moments.mutual_information, sampled.mutual_information, atol=0.01, rtol=0.1)
-    expected = (5, 3) if (transform, classes) == ("sigmoid", 3) else (5,)
-    assert moments.entropy.shape == moments.mutual_information.shape == expected
+    assert moments.entropy.shape == ((5, 3) if (transform, classes) == ("sigmoid", 3) else (5,))
 
 
 @pytest.mark.parametrize("covariance", ["diagonal", "output"])
@@ -412,8 +362,6 @@ def test_diagonal_logits_are_independent():
 
 
 def test_raw_moments_are_those_of_propagation():
-    from contdrop.theory import propagation
-
     model, x = classifier().eval(), batch()
     prediction = inference.predict(model, x, method="moments", covariance="full")
     moments = propagation.moments(model, x, covariance="full")
@@ -431,22 +379,9 @@ def test_perfectly_correlated_logits():
 # Mistakes.
 
 
-class Unused(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.drop = nn.Dropout(0.5)
-
+class Unused(nn.Sequential):
     def forward(self, x):
         return x
-
-
-class Pair(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.drop = nn.Dropout(0.5)
-
-    def forward(self, x):
-        return self.drop(x), x
 
 
 class Functional(nn.Module):
@@ -464,14 +399,15 @@ def moments(model=None, x=None, **options):
 
 
 ONE_LOGIT = classifier(classes=1).eval()
+PAIR = Wrapped(nn.Dropout(0.5), lambda y: (y, y))
 OBJECT = Wrapped(nn.Dropout(0.5), lambda y: types.SimpleNamespace(logits=y))
 REFUSED = """
 mc(nn.Linear(4, 2))
 mc(torch.relu)
-mc(Pair())
+mc(PAIR)
 mc(Functional())
 mc(nn.GRU(4, 4, 2, dropout=0.1))
-mc(Unused())
+mc(Unused(nn.Dropout(0.5)))
 mc(samples=1)
 mc(samples=2.5)
 mc(seed="1")

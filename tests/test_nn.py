@@ -2,35 +2,22 @@
 
 import copy
 import math
+import operator
 import pickle
 
 import pytest
 import torch
 
+import conformance
 import contdrop as cd
-from conformance import (
-    CASES,
-    DROPOUT_CASES,
-    LAWS,
-    MECHANISMS,
-    OUTPUTS,
-    Triangular,
-    assert_moments,
-    bit_equal,
-    fixed,
-    output_and_gradients,
-    proportion_error,
-)
+from conformance import LAWS, assert_moments, bit_equal, fixed, output_and_gradients, proportion_error, seeded
 
 DRAWS = 100_000
 
 
-def by_name(case):
-    return case.name
-
-
-every_case = pytest.mark.parametrize("case", CASES, ids=by_name)
-every_mechanism = pytest.mark.parametrize("case", MECHANISMS, ids=by_name)
+by_name = operator.attrgetter("name")
+every_case = pytest.mark.parametrize("case", conformance.CASES, ids=by_name)
+every_mechanism = pytest.mark.parametrize("case", conformance.MECHANISMS, ids=by_name)
 
 
 # What is drawn.
@@ -48,27 +35,6 @@ def test_output_has_the_moments_of_theory(case):
             samples = case.call(layer, row.expand(DRAWS, -1))
         mean, covariance = case.moments(layer, row[0])
     assert_moments(samples, mean, covariance)
-
-
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_linear_layer_after_dropout_has_the_covariance_of_the_paper(law):
-    # Cov(S_i, S_l) = sum over j of w_ij w_lj I_j^2 Var(m), with the exact variance of what is sampled.
-    torch.manual_seed(1)
-    weight, x = fixed(OUTPUTS, 12, seed=4), fixed(12, seed=5)
-    samples = cd.Dropout(law, scale="paper")(x.expand(DRAWS, -1)) @ weight.T
-    assert_moments(samples, law.mean * weight @ x, law.variance * (weight * x.square()) @ weight.T)
-
-
-@pytest.mark.parametrize("sigma", [0.2, 0.3, 0.5])
-def test_clipped_gaussian_has_its_two_atoms(sigma):
-    law = cd.Gaussian(sigma=sigma)
-    torch.manual_seed(2)
-    mask = cd.Dropout(law, scale="paper")(torch.ones(DRAWS))
-    atom = 0.5 * math.erfc(0.5 / sigma / math.sqrt(2))
-    for value in (0.0, 1.0):
-        assert abs((mask == value).double().mean() - atom) < 5 * proportion_error(atom, DRAWS)
-    assert mask.min() == 0
-    assert mask.max() == 1
 
 
 def test_sigma_0_is_the_constant_mask():
@@ -105,25 +71,21 @@ def test_mask_is_unbiased_in_every_type(law, dtype):
 @every_mechanism
 def test_half_precision_uses_the_mask_of_float32(case):
     # float32 is exact enough to be the reference; what differs is the rounding of inputs, weights and result.
-    outputs = []
-    for dtype in (torch.float32, torch.bfloat16):
-        torch.manual_seed(5)
-        x = case.rows(64).to(torch.bfloat16).to(dtype)
-        layer = case.layer(dtype=torch.bfloat16).to(dtype)
-        outputs.append(case.call(layer, x))
-    assert outputs[1].dtype == torch.bfloat16
+    wide, half = (
+        seeded(case.call, case.layer(dtype=torch.bfloat16).to(dtype), case.rows(64).to(torch.bfloat16).to(dtype))
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    assert half.dtype == torch.bfloat16
     eps = torch.finfo(torch.bfloat16).eps
     # A gate or threshold that lies within rounding of its random number may flip; nothing else may.
-    off = (outputs[0] - outputs[1].float()).abs() > 8 * eps * (1 + outputs[0].abs())
+    off = (wide - half.float()).abs() > 8 * eps * (1 + wide.abs())
     assert off.float().mean() < 2 * eps
 
 
 def test_nan_and_infinity_pass_as_in_a_multiplication():
     x = torch.tensor([math.nan, math.inf, -math.inf, 1.0]).repeat(200)
-    torch.manual_seed(6)
-    mask = cd.BernoulliDropout()(torch.ones_like(x))
-    torch.manual_seed(6)
-    assert torch.equal(cd.BernoulliDropout()(x).nan_to_num(7, 8, 9), (x * mask).nan_to_num(7, 8, 9))
+    y, mask = (seeded(cd.BernoulliDropout(), each) for each in (x, torch.ones_like(x)))
+    assert torch.equal(y.nan_to_num(7, 8, 9), (x * mask).nan_to_num(7, 8, 9))
 
 
 # Evaluation mode.
@@ -143,22 +105,8 @@ def test_evaluation_is_the_expectation(case):
 @every_case
 def test_the_argument_has_the_name_it_has_in_torch(case):
     layer, x = case.layer(), case.rows(3)
-    torch.manual_seed(2)
-    expected = case.call(layer, x)
-    torch.manual_seed(2)
     second = {"preactivation": 2 * x - 0.3} if case.second_input else {}
-    assert torch.equal(layer(input=x, **second), expected)
-
-
-def test_train_and_eval_switch_as_in_torch():
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), cd.GaussianDropout(0.3))
-    x = fixed(3, 8).float()
-    assert not torch.equal(model(x), model(x))
-    model.eval()
-    assert model(x) is not None
-    assert torch.equal(model(x), model[0](x))
-    model.train()
-    assert not torch.equal(model(x), model(x))
+    assert torch.equal(seeded(lambda: layer(input=x, **second)), seeded(case.call, layer, x))
 
 
 def test_inverted_evaluation_returns_the_input_itself():
@@ -179,16 +127,14 @@ def test_found_by_code_that_looks_for_torch_dropout():
 # Gradients.
 
 
-@pytest.mark.parametrize("case", DROPOUT_CASES, ids=by_name)
+@pytest.mark.parametrize("case", conformance.DROPOUT_CASES, ids=by_name)
 def test_gradient_is_the_mask(case):
-    layer = case.layer()
     x = torch.ones(40, 30, dtype=torch.float64, requires_grad=True)
-    y = layer(x)
-    (gradient,) = torch.autograd.grad(y.sum(), x)
-    assert torch.equal(gradient, y)
+    y = case.layer()(x)
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], y)
 
 
-@pytest.mark.parametrize("case", DROPOUT_CASES, ids=by_name)
+@pytest.mark.parametrize("case", conformance.DROPOUT_CASES, ids=by_name)
 def test_nothing_of_the_size_of_the_input_is_saved(case):
     saved = []
     x = torch.ones(1000, 30, requires_grad=True)
@@ -212,8 +158,7 @@ def test_derivatives_of_every_kind(case):
     parameters = dict(layer.named_parameters())
 
     def run(x, *values):
-        torch.manual_seed(7)
-        return _functional_call(case, layer, dict(zip(parameters, values)), x)
+        return seeded(torch.func.functional_call, layer, dict(zip(parameters, values)), (x,))
 
     arguments = [case.rows(3).requires_grad_(), *(p.detach().clone().requires_grad_() for p in parameters.values())]
     if case.second_input:
@@ -221,8 +166,7 @@ def test_derivatives_of_every_kind(case):
         gate = 2 * case.rows(3) - 0.3
 
         def run(x):
-            torch.manual_seed(7)
-            return layer(x, gate)
+            return seeded(layer, x, gate)
 
     assert torch.autograd.gradcheck(run, arguments, check_forward_ad=True, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(lambda *a: run(*a).square(), arguments, check_fwd_over_rev=True)
@@ -244,20 +188,10 @@ def test_fast_dropout_and_dropconnect_have_finite_gradients_for_an_input_of_zero
 
 @every_case
 def test_a_seed_gives_bit_equal_outputs_and_gradients(case):
-    layer = case.layer()
-    x = case.rows(9)
-    results = []
-    for seed in (11, 11, 12):
-        torch.manual_seed(seed)
-        results.append(output_and_gradients(case, layer, x))
-    assert bit_equal(results[0], results[1])
-    assert not torch.equal(results[0][0], results[2][0])
-
-
-@every_mechanism
-def test_two_calls_draw_different_masks(case):
-    layer = case.layer()
-    x = case.rows(9)
+    layer, x = case.layer(), case.rows(9)
+    first, again, other = (seeded(output_and_gradients, case, layer, x, seed=seed) for seed in (11, 11, 12))
+    assert bit_equal(first, again)
+    assert not torch.equal(first[0], other[0])
     assert not torch.equal(case.call(layer, x), case.call(layer, x))
 
 
@@ -268,8 +202,7 @@ def test_own_generator_neither_reads_nor_moves_the_global_one(case):
     for global_seed in (0, 1):
         torch.manual_seed(global_seed)
         layer = case.layer(torch.Generator().manual_seed(5))
-        layer_outputs = [case.call(layer, x), case.call(layer, x), case.call(layer.eval(), x)]
-        results.append(layer_outputs)
+        results.append([case.call(layer, x), case.call(layer, x), case.call(layer.eval(), x)])
     assert bit_equal(results[0], results[1])
     assert not torch.equal(results[0][0], results[0][1])
     before = torch.get_rng_state()
@@ -284,9 +217,8 @@ def test_mask_does_not_depend_on_the_number_of_threads(case):
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            torch.manual_seed(8)
             # Ones as input and gradient: sums over a row could round differently, masks cannot.
-            results.append(cd.GaussianDropout(0.3)(torch.ones(300, 400)))
+            results.append(seeded(cd.GaussianDropout(0.3), torch.ones(300, 400)))
             results.append(case.call(case.layer(), case.rows(300)))
     finally:
         torch.set_num_threads(before)
@@ -310,31 +242,21 @@ def _variants(x):
 
 @every_case
 def test_mask_does_not_depend_on_the_memory_layout(case):
-    layer = case.layer()
-    x = case.rows(9)
-    torch.manual_seed(9)
-    expected = output_and_gradients(case, layer, x)
+    layer, x = case.layer(), case.rows(9)
+    expected = seeded(output_and_gradients, case, layer, x)
     for name, variant in _variants(x):
-        torch.manual_seed(9)
-        result = output_and_gradients(case, layer, variant.detach())
+        result = seeded(output_and_gradients, case, layer, variant.detach())
         assert all(torch.allclose(a, b, rtol=1e-12, atol=1e-14) for a, b in zip(result, expected)), name
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
 def test_channels_last_and_expanded_inputs(law):
-    layer = cd.Dropout(law)
-    x = fixed(2, 3, 4, 5)
-    torch.manual_seed(10)
-    expected = layer(x)
-    torch.manual_seed(10)
-    result = layer(x.to(memory_format=torch.channels_last))
+    layer, x = cd.Dropout(law), fixed(2, 3, 4, 5)
+    result = seeded(layer, x.to(memory_format=torch.channels_last))
     assert result.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(result, expected)
-    torch.manual_seed(10)
+    assert torch.equal(result, seeded(layer, x))
     row = x[:1, :1].expand(2, 3, 4, 5)
-    from_expanded = layer(row)
-    torch.manual_seed(10)
-    assert torch.equal(from_expanded, layer(row.contiguous()))
+    assert torch.equal(seeded(layer, row), seeded(layer, row.contiguous()))
 
 
 @every_mechanism
@@ -370,11 +292,7 @@ def test_deepcopy_and_pickle(case):
         case.call(layer, case.rows(2))  # so that the generator has moved
         for make in (copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))):
             clone = make(layer)
-            results = []
-            for module in (layer, clone):
-                torch.manual_seed(1)
-                results.append(case.call(module, case.rows(4)))
-            assert torch.equal(*results)
+            assert torch.equal(*(seeded(case.call, module, case.rows(4)) for module in (layer, clone)))
             if generator is not None:
                 # Both have moved on by one call, each by itself.
                 assert torch.equal(layer.generator.get_state(), clone.generator.get_state())
@@ -386,23 +304,19 @@ def test_state_dict_is_that_of_the_torch_layer(case):
     keys = set(case.layer().state_dict())
     assert keys == ({"weight", "bias"} if "Linear" in case.name else set())
     if keys:
-        linear = torch.nn.Linear(12, OUTPUTS)
+        linear = torch.nn.Linear(12, conformance.OUTPUTS)
         case.layer(dtype=torch.float32).load_state_dict(linear.state_dict())
 
 
 @every_case
-@pytest.mark.parametrize("seeded", [False, True])
-def test_repr_can_be_pasted_back(case, seeded):
-    layer = case.build(torch.Generator().manual_seed(5) if seeded else None)
-    clone = eval(repr(layer), {**vars(cd), "torch": torch, "Triangular": Triangular})
+@pytest.mark.parametrize("own", [False, True])
+def test_repr_can_be_pasted_back(case, own):
+    layer = case.build(torch.Generator().manual_seed(5) if own else None)
+    clone = eval(repr(layer), {**vars(cd), "torch": torch, "Triangular": conformance.Triangular})
     assert type(clone) is type(layer)
     assert repr(clone) == repr(layer)
     clone.load_state_dict(layer.state_dict())
-    results = []
-    for module in (layer, clone):
-        torch.manual_seed(2)
-        results.append(case.call(module.double(), case.rows(4)))
-    assert torch.equal(*results)
+    assert torch.equal(*(seeded(case.call, module.double(), case.rows(4)) for module in (layer, clone)))
 
 
 @pytest.mark.parametrize(
@@ -433,39 +347,22 @@ def test_drop_rate_and_law_can_be_scheduled():
     layer = cd.BernoulliDropout(0.5)
     layer.p = 0.1
     assert layer.law == cd.Bernoulli(keep=0.9)
+    layer = cd.BernoulliDropout(0.5, scale="paper")
+    layer.law = cd.Bernoulli(keep=0.5, value=2.0)
+    layer.p = 0.25
+    assert layer.law == cd.Bernoulli(keep=0.75, value=2.0)  # the value of kept units stays
     layer = cd.GaussianDropout(0.2)
     layer.law = cd.Gaussian(sigma=0.4)
     assert repr(layer) == "GaussianDropout(sigma=0.4)"
 
 
-@pytest.mark.parametrize(
-    "layer",
-    [
-        lambda: cd.Dropout(cd.Gaussian(sigma=0.3)),
-        lambda: cd.GaussianDropout(0.3),
-        lambda: cd.DropConnectLinear(3, 2, law=cd.Gaussian(sigma=0.3)),
-        lambda: cd.FastDropoutLinear(3, 2, law=cd.Gaussian(sigma=0.3)),
-    ],
-    ids=["any law", "Gaussian", "DropConnect", "fast"],
-)
-def test_assigned_law_is_checked_like_a_given_one(layer):
+@pytest.mark.parametrize("name", ["gaussian", "dropconnect", "fast"])
+def test_assigned_law_is_checked_like_a_given_one(name):
     """One of mean 0 cannot be divided by its mean: it is refused at once, not by infinities in training."""
-    made = layer()
+    made = conformance.LAYERS[name]()
     before = made.law
     with pytest.raises(ValueError, match=f"^{type(made).__name__}: .*mean"):
         made.law = cd.Gaussian(sigma=0.3, mu=0.0, low=-math.inf, high=math.inf)
     with pytest.raises(TypeError, match=f"^{type(made).__name__}: "):
         made.law = 0.3
     assert made.law is before
-
-
-def _functional_call(case, layer, parameters, x):
-    arguments = (x, 2 * x - 0.3) if case.second_input else (x,)
-    return torch.func.functional_call(layer, parameters, arguments)
-
-
-def test_assigning_p_keeps_the_value_of_kept_units():
-    layer = cd.BernoulliDropout(0.5, scale="paper")
-    layer.law = cd.Bernoulli(keep=0.5, value=2.0)
-    layer.p = 0.25
-    assert layer.law == cd.Bernoulli(keep=0.75, value=2.0)

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-import torch
 from torch import nn
 
 import contdrop as cd
@@ -21,7 +20,8 @@ def test_straight_and_curved():
     assert [curved(t).keep for t in (0, 1 / 3, 0.5, 1)] == pytest.approx([1, 0.875, 0.75, 0.5])
     unclipped = linear(*(cd.Gaussian(sigma=s, mu=1.0, low=-math.inf, high=math.inf) for s in (0.1, 0.3)))
     assert unclipped(0.5) == cd.Gaussian(sigma=0.2, mu=1.0, low=-math.inf, high=math.inf)
-    assert straight(1.0) == cd.Gaussian(sigma=0.5)
+    # The end is exact, although 0.2 + (0.9 - 0.2) is not.
+    assert linear("gaussian:sigma=0.2", "gaussian:sigma=0.9")(1.0) == cd.Gaussian(sigma=0.9)
 
 
 def test_steps_reach_the_end_and_stay():
@@ -57,21 +57,14 @@ def test_every_layer_with_a_law_follows():
     assert connect[0].law == cd.Uniform()
 
 
-def test_any_function():
-    net = nn.Sequential(cd.UniformDropout())
-    schedule = Schedule(net, lambda done: cd.Uniform() if done > 0.5 else cd.Bernoulli(keep=0.9), steps=2)
+def test_any_function_and_it_prints_where_it_is():
+    net = nn.Sequential(cd.UniformDropout(), cd.UniformDropout())
+    schedule = Schedule(net, lambda done: cd.Uniform() if done > 0.3 else cd.Bernoulli(keep=0.9), steps=4)
     assert net[0].law == cd.Bernoulli(keep=0.9)
     schedule.step()
     schedule.step()
     assert net[0].law == cd.Uniform()
-
-
-def test_it_prints_where_it_is():
-    net = nn.Sequential(cd.UniformDropout(), cd.UniformDropout())
-    schedule = Schedule(net, linear("gaussian:sigma=0", "gaussian:sigma=0.5"), steps=4)
-    schedule.step()
-    schedule.step()
-    assert repr(schedule) == "Schedule(2 of 4 steps, 2 layers, now Gaussian(sigma=0.25))"
+    assert repr(schedule) == "Schedule(2 of 4 steps, 2 layers, now Uniform())"
 
 
 PLAIN = nn.Sequential(cd.UniformDropout())
@@ -89,28 +82,3 @@ Schedule(PLAIN, linear("uniform", "uniform"), steps=0)
 
 def test_refusals(code_refusals):
     code_refusals("schedule_refusals", REFUSED, globals())
-
-
-@pytest.mark.parametrize("family", ["gaussian:sigma=", "bernoulli:keep="])
-def test_a_compiled_model_is_not_compiled_for_every_law(family):
-    net = model()
-    swap = cd.swap_dropout(net, f"{family}0.5")
-    graphs = []
-
-    def backend(graph, _):
-        graphs.append(graph)
-        return graph.forward
-
-    torch.compiler.reset()
-    compiled = torch.compile(net, backend=backend, fullgraph=True)
-    schedule = Schedule(swap, cosine(f"{family}0.2", f"{family}0.6"), steps=5)
-    x = torch.randn(3, 4)
-    outputs = []
-    for _ in range(6):
-        torch.manual_seed(0)
-        outputs.append(compiled(x))
-        torch.manual_seed(0)
-        assert torch.allclose(outputs[-1], net(x))
-        schedule.step()
-    assert len(graphs) == 1 if torch.__version__ >= "2.10" else len(graphs) <= 2  # see test_interop_compile.py
-    assert not torch.equal(outputs[0], outputs[-1])

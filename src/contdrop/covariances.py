@@ -73,10 +73,10 @@ class Coadaptation:
         Both (i, j) and (j, i) are included. The diagonal holds variances, which are not co-adaptation; the paper's "all
         the 800 x 800 unit pairs" includes it.
         """
-        covariances = self._of(layer)
-        if include_diagonal:
-            return covariances.flatten()
-        return _off_diagonal(covariances).flatten()
+        if layer not in self.covariances:
+            raise ValueError(f"Coadaptation: {_unknown(layer, self.covariances)}")
+        covariances = self.covariances[layer]
+        return (covariances if include_diagonal else _off_diagonal(covariances)).flatten()
 
     def histogram(
         self, layer: str, bins: int | Sequence[float] | Tensor = 101, *, include_diagonal: bool = False
@@ -117,8 +117,7 @@ class Coadaptation:
         # Not torch.quantile, which refuses more than 2^24 values.
         values = self.pairs(layer, include_diagonal=include_diagonal).sort().values
         position = wanted * (len(values) - 1)
-        below = position.floor().long()
-        above = position.ceil().long()
+        below, above = position.floor().long(), position.ceil().long()
         return values[below].double().lerp(values[above].double(), position - below)
 
     def summary(self, *, eps: float = 1e-3) -> dict[str, LayerSummary]:
@@ -126,7 +125,7 @@ class Coadaptation:
         return {layer: self._summary(layer, eps) for layer in self.layers}
 
     def _summary(self, layer: str, eps: float) -> LayerSummary:
-        covariances = self._of(layer)
+        covariances = self.covariances[layer]
         units = covariances.shape[-1]
         variances = covariances.diagonal(dim1=1, dim2=2).double()
         pairs = self.pairs(layer).double()
@@ -146,11 +145,6 @@ class Coadaptation:
             mean_variance=variances.mean().item(),
             mean_absolute_correlation=correlations[both_vary].abs().mean().item(),
         )
-
-    def _of(self, layer: str) -> Tensor:
-        if layer not in self.covariances:
-            raise ValueError(f"Coadaptation: {_unknown(layer, self.covariances)}")
-        return self.covariances[layer]
 
 
 def coadaptation(
@@ -194,8 +188,7 @@ def coadaptation(
     Raises:
         ValueError: Among others, if the covariances would take more than 1 GB (1024 MB).
     """
-    modules = _check(model, layers, repeats, chunk, seed)
-    inputs = _checked_inputs(x)
+    modules, inputs = _check(model, x, layers, repeats, chunk, seed)
     dropouts = dropout_layers(model)
     copies = min(chunk, repeats)
     with torch.no_grad(), dropout_on(model, dropouts) as shapes, seeded(dropouts, seed):
@@ -249,7 +242,7 @@ class _Sums:
 
 
 class _Done(Exception):  # noqa: N818
-    """Raised when all layers have been reached, which ends the pass."""
+    """End of a pass, when all layers have been reached."""
 
 
 def _run(
@@ -322,23 +315,10 @@ def _probe(model: torch.nn.Module, inputs: Sequence[Tensor], modules: Mapping[st
             )
 
 
-def _checked_inputs(x: Inputs) -> tuple[Tensor, ...]:
-    inputs = as_inputs("coadaptation", x)
-    for each in inputs:
-        if each.dim() < 1 or not len(each):
-            raise ValueError(
-                f"coadaptation: expected x to be [inputs, ...] with at least 1 input, got {tuple(each.shape)}"
-            )
-    if len({len(each) for each in inputs}) > 1:
-        shapes = ", ".join(str(tuple(each.shape)) for each in inputs)
-        raise ValueError(f"coadaptation: expected tensors of as many inputs each, got {shapes}")
-    return inputs
-
-
 def _check(
-    model: torch.nn.Module, layers: Sequence[str], repeats: int, chunk: int, seed: int | None
-) -> dict[str, torch.nn.Module]:
-    """Check the arguments; return the named modules."""
+    model: torch.nn.Module, x: Inputs, layers: Sequence[str], repeats: int, chunk: int, seed: int | None
+) -> tuple[dict[str, torch.nn.Module], tuple[Tensor, ...]]:
+    """Check the arguments; return the named modules and the inputs."""
     owner = "coadaptation"
     check_module(owner, model)
     if isinstance(layers, str):
@@ -351,7 +331,14 @@ def _check(
     for layer in layers:
         if layer not in modules:
             raise ValueError(f"{owner}: {_unknown(layer, modules)}")
-    return {layer: modules[layer] for layer in layers}
+    inputs = as_inputs(owner, x)
+    for each in inputs:
+        if each.dim() < 1 or not len(each):
+            raise ValueError(f"{owner}: expected x to be [inputs, ...] with at least 1 input, got {tuple(each.shape)}")
+    if len({len(each) for each in inputs}) > 1:
+        shapes = ", ".join(str(tuple(each.shape)) for each in inputs)
+        raise ValueError(f"{owner}: expected tensors of as many inputs each, got {shapes}")
+    return {layer: modules[layer] for layer in layers}, inputs
 
 
 def _unknown(layer: str, known: Iterable[str]) -> str:

@@ -180,10 +180,8 @@ class _Running:
         values = values.double()
         if not self._count:
             self._mean = self._squares = self._entropy = values.new_zeros(())
-        new = len(values)
-        mean = values.mean(0)
-        gap = mean - self._mean
-        count = self._count + new
+        new, mean = len(values), values.mean(0)
+        count, gap = self._count + new, mean - self._mean
         inside = (values - mean).square().sum(0)
         self._squares = self._squares + inside + gap.square() * (self._count * new / count)
         self._mean = self._mean + gap * (new / count)

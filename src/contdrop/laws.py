@@ -181,7 +181,12 @@ class BuiltIn(Law):
     for_graphs: dict[str, Tensor] | None = None
 
     def quantile(self, u: FloatOrTensor) -> FloatOrTensor:
-        _check_probability(type(self).__name__, u)
+        # Reading values ends a trace and is refused under vmap, where custom laws may call built-in ones.
+        if not isinstance(u, Tensor) or not (torch.compiler.is_compiling() or u.is_meta or not unobserved(u)):
+            inside = (u >= 0) & (u <= 1)
+            if not (inside.all() if isinstance(inside, Tensor) else inside):
+                got = "a tensor with other values" if isinstance(u, Tensor) else str(u)
+                raise ValueError(f"{type(self).__name__}.quantile: expected probabilities in [0, 1], got {got}")
         return _elementwise(self._quantile, u)
 
     @abc.abstractmethod
@@ -488,13 +493,3 @@ def _elementwise(function: Callable[[Tensor], Tensor], x: FloatOrTensor) -> Floa
     if isinstance(x, Tensor):
         return function(x if x.is_floating_point() else x.to(torch.get_default_dtype()))
     return float(function(torch.tensor(x, dtype=torch.float64, device="cpu")))
-
-
-def _check_probability(owner: str, u: float | Tensor) -> None:
-    # Reading values ends a trace and is refused under vmap, where custom laws may call built-in ones.
-    if isinstance(u, Tensor) and (torch.compiler.is_compiling() or u.is_meta or not unobserved(u)):
-        return
-    inside = (u >= 0) & (u <= 1)
-    if not (inside.all() if isinstance(inside, Tensor) else inside):
-        got = "a tensor with other values" if isinstance(u, Tensor) else str(u)
-        raise ValueError(f"{owner}.quantile: expected probabilities in [0, 1], got {got}")

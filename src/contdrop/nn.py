@@ -176,13 +176,9 @@ class BernoulliDropout(Dropout, torch.nn.Dropout):
         activation: DropoutActivation = None,
         generator: torch.Generator | None = None,
     ) -> None:
+        law = _bernoulli(p)
         super().__init__(
-            _bernoulli(p),
-            inplace=inplace,
-            shared_axes=shared_axes,
-            scale=scale,
-            activation=activation,
-            generator=generator,
+            law, inplace=inplace, shared_axes=shared_axes, scale=scale, activation=activation, generator=generator
         )
 
     @property
@@ -225,13 +221,9 @@ class UniformDropout(Dropout):
         activation: DropoutActivation = None,
         generator: torch.Generator | None = None,
     ) -> None:
+        law = Uniform(low, high)
         super().__init__(
-            Uniform(low, high),
-            inplace=inplace,
-            shared_axes=shared_axes,
-            scale=scale,
-            activation=activation,
-            generator=generator,
+            law, inplace=inplace, shared_axes=shared_axes, scale=scale, activation=activation, generator=generator
         )
 
 
@@ -266,13 +258,9 @@ class GaussianDropout(Dropout):
         activation: DropoutActivation = None,
         generator: torch.Generator | None = None,
     ) -> None:
+        law = Gaussian(mu=mu, sigma=sigma, low=low, high=high)
         super().__init__(
-            Gaussian(mu=mu, sigma=sigma, low=low, high=high),
-            inplace=inplace,
-            shared_axes=shared_axes,
-            scale=scale,
-            activation=activation,
-            generator=generator,
+            law, inplace=inplace, shared_axes=shared_axes, scale=scale, activation=activation, generator=generator
         )
 
 

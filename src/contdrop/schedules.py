@@ -42,20 +42,16 @@ def _between(owner: str, start: Law | str, end: Law | str, way: Callable[[float]
         )
     law: Any = first
     ends = {field.name: (getattr(first, field.name), getattr(last, field.name)) for field in dataclasses.fields(law)}
+    changing = {name: pair for name, pair in ends.items() if pair[0] != pair[1]}  # infinite bounds may only stay
 
     def at(fraction: float) -> Law:
         done = way(fraction)
-        found: Law = dataclasses.replace(law, **{name: _mixed(*pair, done) for name, pair in ends.items()})
+        mixed = {name: b if done == 1 else a + (b - a) * done for name, (a, b) in changing.items()}
+        found: Law = dataclasses.replace(law, **mixed)
         return found
 
     at(0.0), at(0.5)  # bounds may be infinite at one end only
     return at
-
-
-def _mixed(start: float, end: float, done: float) -> float:
-    if start == end:  # infinite bounds among them
-        return start
-    return end if done == 1 else start + (end - start) * done
 
 
 class Schedule:

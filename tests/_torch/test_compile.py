@@ -9,18 +9,12 @@ import torch
 from torch._subclasses import FakeTensorMode
 
 import contdrop as cd
+from conformance import seeded
 from contdrop import _clipped_normal
 
 VALUES = [0.05 + 0.045 * number for number in range(20)]
 
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 laws_are_inputs = pytest.mark.skipif(
     torch.__version__ < "2.10", reason="an older torch.compile takes a law's numbers for constants"
 )
@@ -29,7 +23,7 @@ laws_are_inputs = pytest.mark.skipif(
 class Counting:
     """A back end for torch.compile that counts graphs."""
 
-    def __init__(self, name):
+    def __init__(self, name="aot_eager"):
         self.count = 0
         self.compile = torch._dynamo.lookup_backend(name)
 
@@ -59,19 +53,21 @@ LAYERS = {
 
 
 def _step(layer, x):
-    torch.manual_seed(1)
     x = x.clone().requires_grad_()
-    y = layer(x)
+    y = seeded(layer, x)
     return [y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])]
 
 
-def _assert_one_graph_for_all(name, backend, values):
+@laws_are_inputs
+@pytest.mark.parametrize(
+    ("name", "backend"), [*((name, "aot_eager") for name in LAYERS), ("sigma", "inductor"), ("keep", "inductor")]
+)
+def test_one_graph_for_twenty_laws(name, backend):
     make, law = LAYERS[name]
-    torch.manual_seed(0)
     layer, counting = make(), Counting(backend)
     fast = torch.compile(layer, fullgraph=True, backend=counting)
     x = torch.randn(5, 6)
-    for value in values:
+    for value in VALUES:
         layer.law = law(value)
         for result, expected in zip(_step(fast, x), _step(layer, x)):
             assert torch.allclose(result, expected, rtol=1e-6, atol=1e-7)
@@ -79,22 +75,10 @@ def _assert_one_graph_for_all(name, backend, values):
 
 
 @laws_are_inputs
-@pytest.mark.parametrize("name", LAYERS)
-def test_one_graph_for_twenty_laws(name):
-    _assert_one_graph_for_all(name, "aot_eager", VALUES)
-
-
-@laws_are_inputs
-@pytest.mark.parametrize("name", ["sigma", "keep"])
-def test_one_graph_for_twenty_laws_with_inductor(name):
-    _assert_one_graph_for_all(name, "inductor", VALUES)
-
-
-@laws_are_inputs
 @pytest.mark.parametrize("name", ["sigma", "dropconnect"])
 def test_evaluation_with_unscaled_masks_has_one_graph(name):
     make, law = LAYERS[name]
-    layer, counting = make().eval(), Counting("aot_eager")
+    layer, counting = make().eval(), Counting()
     layer.scale = "paper"
     layer.inference = "analytic"
     fast = torch.compile(layer, fullgraph=True, backend=counting)
@@ -108,12 +92,10 @@ def test_evaluation_with_unscaled_masks_has_one_graph(name):
     ("activation", "dtype"), [("relu", torch.float32), ("sigmoid", torch.float64), ("relu", torch.bfloat16)], ids=str
 )
 def test_sampled_inference_has_one_graph_for_all_sizes_of_batches(activation, dtype, monkeypatch):
-    monkeypatch.setattr(
-        "contdrop.functional.linear._CHUNK", 500
-    )  # so that there are several parts, more of them each time
-    torch.manual_seed(0)
+    # So that there are several parts, more of them each time.
+    monkeypatch.setattr("contdrop.functional.linear._CHUNK", 500)
     layer = cd.DropConnectLinear(6, 4, activation=activation, samples=100, dtype=dtype).eval()
-    counting = Counting("aot_eager")
+    counting = Counting()
     fast = torch.compile(layer, fullgraph=True, backend=counting, dynamic=True)
     # Sums in another order: the size of the tolerance is that of roundings of a gradient.
     tolerance = 64 * torch.finfo(dtype).eps
@@ -140,71 +122,36 @@ def test_sampled_inference_is_one_node_of_a_graph(monkeypatch):
     assert nodes[0] == nodes[1]
 
 
-@pytest.mark.skipif(torch.__version__ < "2.13", reason="an older torch.compile raises where vmap draws")
-@pytest.mark.parametrize("randomness", ["same", "different"])
-def test_sampled_inference_under_vmap_in_a_compiled_graph(randomness):
-    layer, x = cd.DropConnectLinear(6, 4, activation="relu", samples=100).eval(), torch.randn(3, 5, 6)
-
-    def mapped(x):
-        return torch.vmap(layer, randomness=randomness)(x)
-
-    torch.manual_seed(1)
-    expected = mapped(x)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        assert torch.equal(torch.compile(mapped, fullgraph=True, backend="aot_eager")(x), expected)
-
-
 @laws_are_inputs
 def test_a_model_whose_layers_share_a_law():
     law = cd.Gaussian(sigma=0.3)
-    model, counting = torch.nn.Sequential(cd.Dropout(law), cd.Dropout(law)), Counting("aot_eager")
+    model, counting = torch.nn.Sequential(cd.Dropout(law), cd.Dropout(law)), Counting()
     fast = torch.compile(model, fullgraph=True, backend=counting)
     for value in VALUES:
         for layer in model:
             layer.law = cd.Gaussian(sigma=value)
-        torch.manual_seed(1)
-        result = fast(torch.ones(7))
-        torch.manual_seed(1)
-        assert torch.equal(result, model(torch.ones(7)))
+        assert torch.equal(seeded(fast, torch.ones(7)), seeded(model, torch.ones(7)))
     assert counting.count <= 2  # once more when the laws become two
 
 
-@pytest.mark.skipif(torch.__version__ < "2.13", reason="an older torch.compile raises where vmap draws")
-@pytest.mark.parametrize("randomness", ["same", "different"])
-def test_vmap_in_a_compiled_graph(randomness):
-    layer = cd.GaussianDropout(0.3)
-
-    def mapped(x):
-        return torch.vmap(layer, randomness=randomness)(x)
-
-    torch.manual_seed(1)
-    expected = mapped(torch.ones(3, 5))
-    torch.manual_seed(1)
-    assert torch.equal(torch.compile(mapped, fullgraph=True, backend="aot_eager")(torch.ones(3, 5)), expected)
-
-
-def test_nothing_of_it_is_in_a_state_dict_and_copies_keep_it():
-    layer = cd.GaussianDropout(0.3)
-    assert list(layer.state_dict()) == []
-    assert list(cd.DropConnectLinear(3, 2).state_dict()) == ["weight", "bias"]
-    for clone in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert clone.law == layer.law
-        torch.manual_seed(1)
-        expected = layer(torch.ones(9))
-        torch.manual_seed(1)
-        assert torch.equal(torch.compile(clone, fullgraph=True, backend="aot_eager")(torch.ones(9)), expected)
-
-
-def test_a_loaded_layer_keeps_its_law_on_the_cpu():
+def _loaded_elsewhere(layer):
     file = io.BytesIO()
-    torch.save(cd.GaussianDropout(0.3), file)
+    torch.save(layer, file)
     file.seek(0)
-    layer = torch.load(file, map_location="meta", weights_only=False)
-    torch.manual_seed(1)
-    expected = layer(torch.ones(9))
-    torch.manual_seed(1)
-    assert torch.equal(torch.compile(layer, fullgraph=True, backend="aot_eager")(torch.ones(9)), expected)
+    return torch.load(file, map_location="meta", weights_only=False)
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.deepcopy, lambda layer: pickle.loads(pickle.dumps(layer)), _loaded_elsewhere],
+    ids=lambda f: f.__name__,
+)
+def test_copies_keep_the_law_on_the_cpu(copied):
+    layer = cd.GaussianDropout(0.3)
+    clone = copied(layer)
+    assert clone.law == layer.law
+    compiled = torch.compile(clone, fullgraph=True, backend="aot_eager")
+    assert torch.equal(seeded(compiled, torch.ones(9)), seeded(layer, torch.ones(9)))
 
 
 def test_a_layer_may_be_made_under_every_mode():

@@ -11,11 +11,11 @@ import torch.multiprocessing
 
 import contdrop as cd
 import contdrop.functional as F
+from conformance import LAYERS, seeded
 
 pytestmark = pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="torch without gloo"
 )
-LAW = cd.Gaussian(sigma=0.3)
 
 
 class _Own(cd.Law):
@@ -74,44 +74,28 @@ def _whole(rank, *shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(3))
 
 
-def _layers():
-    torch.manual_seed(0)
-    return {
-        "dropout": cd.GaussianDropout(0.3),
-        "bernoulli": cd.BernoulliDropout(0.5),
-        "shared": cd.GaussianDropout(0.3, shared_axes=(1,)),
-        "relu": cd.GaussianDropout(0.3, activation="relu"),
-        "fast": cd.FastDropoutLinear(6, 4, law=LAW),
-        "dropconnect": cd.DropConnectLinear(6, 4),
-        "dropconnect-batch": cd.DropConnectLinear(6, 4, masks="batch"),
-        "one mask for all": cd.UniformDropout(shared_axes=(0,)),
-        "own law": cd.Dropout(_Own(), shared_axes=(1,)),
-        "dropconnect, own law": cd.DropConnectLinear(6, 4, law=_Own()),
-        "dropconnect, masked bias": cd.DropConnectLinear(6, 4, mask_bias=True),
-    }
+SHARDED = LAYERS | {
+    "one mask for all": lambda: cd.UniformDropout(shared_axes=(0,)),
+    "own law": lambda: cd.Dropout(_Own(), shared_axes=(1,)),
+    "dropconnect, own law": lambda: cd.DropConnectLinear(6, 4, law=_Own()),
+    "dropconnect, masked bias": lambda: cd.DropConnectLinear(6, 4, mask_bias=True),
+}
 
 
 def _sharded(rank):
-    from torch.distributed.tensor import (
-        DTensor,
-        Replicate,
-        Shard,
-        distribute_module,
-        distribute_tensor,
-    )
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
     results = {}
-    for name, layer in _layers().items():
-        torch.manual_seed(1)
+    for name, make in SHARDED.items():
+        layer = seeded(make)
         x = _whole(rank, 5, 6).requires_grad_()  # five rows: the shards are not equal
-        expected = layer(x)
+        expected = seeded(layer, x * 1)  # a copy for the layer that works in place
         gradients = torch.autograd.grad(expected.square().sum(), [x, *layer.parameters()])
         distribute_module(layer, mesh)
         for placement in (Shard(0), Shard(1), Replicate()):
-            torch.manual_seed(1)
             sharded = distribute_tensor(_whole(rank, 5, 6), mesh, [placement]).requires_grad_()
-            y = layer(sharded)
+            y = seeded(layer, sharded * 1)
             assert isinstance(y, DTensor)
             if not list(layer.parameters()):
                 assert y.placements == sharded.placements
@@ -120,17 +104,12 @@ def _sharded(rank):
             found = torch.autograd.grad(whole.square().sum(), [sharded, *layer.parameters()])
             pairs = zip([y, *found], [expected, *gradients])
             results[f"{name} {placement}"] = max((a.full_tensor() - b).abs().max().item() for a, b in pairs)
-    h = distribute_tensor(_whole(rank, 5, 6), mesh, [Shard(0)])
-    torch.manual_seed(2)
-    gated = F.adaptive_dropout(h, h).full_tensor()
-    torch.manual_seed(2)
-    results["adaptive"] = (gated - F.adaptive_dropout(_whole(rank, 5, 6), _whole(rank, 5, 6))).abs().max().item()
     return results
 
 
 def test_the_mask_of_a_shard_is_the_slice_of_the_mask_of_the_whole():
     for results in in_two_processes(_sharded):
-        assert len(results) == 3 * len(_layers()) + 1
+        assert len(results) == 3 * len(SHARDED)
         # Sums in another order differ by rounding; a wrong mask value would differ by tenths.
         assert {name: error for name, error in results.items() if error > 2e-5} == {}
 
@@ -157,16 +136,6 @@ def test_a_plain_tensor_beside_a_sharded_one_gets_one_clear_line():
     assert in_two_processes(_beside_plain_tensors) == [[expected] * 2] * 2
 
 
-class _Block(torch.nn.Module):
-    def __init__(self, dropout):
-        super().__init__()
-        self.norm = torch.nn.LayerNorm(6)
-        self.dropout = dropout
-
-    def forward(self, x):
-        return self.dropout(self.norm(x))
-
-
 def _sequence_parallel(rank):
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
     from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
@@ -174,13 +143,11 @@ def _sequence_parallel(rank):
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
     results = []
     for dropout in (cd.GaussianDropout(0.3), torch.nn.Dropout(0.5)):
-        block = _Block(dropout)
+        block = torch.nn.Sequential(torch.nn.LayerNorm(6), dropout)
         x = _whole(rank, 3, 8, 6)  # batch, sequence, features: SequenceParallel shards axis 1
-        torch.manual_seed(4)
-        expected = block(x)
-        parallelize_module(block, mesh, {"norm": SequenceParallel(), "dropout": SequenceParallel()})
-        torch.manual_seed(4)
-        y = block(distribute_tensor(x, mesh, [Shard(1)]))
+        expected = seeded(block, x)
+        parallelize_module(block, mesh, {"0": SequenceParallel(), "1": SequenceParallel()})
+        y = seeded(block, distribute_tensor(x, mesh, [Shard(1)]))
         assert isinstance(y, DTensor)
         assert y.to_local().shape == (3, 4, 6)
         results.append((y.full_tensor() - expected).abs().max().item())

@@ -7,60 +7,25 @@ import warnings
 import pytest
 import torch
 
+import conformance
 import contdrop as cd
 import contdrop.functional as F
-from conformance import bit_equal
+from conformance import bit_equal, seeded
 
 LAW = cd.Gaussian(sigma=0.3)
+pytestmark = pytest.mark.usefixtures("fresh_compiler")  # torch.export of 2.6 is the compiler's
 
 
-@pytest.fixture(autouse=True)
-def _fresh_compiler():
-    """torch.export of 2.6 is the compiler's, and the limit on recompilations counts across tests."""
-    torch._dynamo.reset()
-
-
-class Gated(torch.nn.Module):
-    """AdaptiveDropout with one input, so that every layer can be used alike."""
-
-    def __init__(self):
-        super().__init__()
-        self.gate = cd.AdaptiveDropout()
-
-    def forward(self, x):
-        return self.gate(x.relu(), x)
-
-
-LAYERS = {
-    "nn.Dropout": lambda: torch.nn.Dropout(0.5),
-    "nn.Linear": lambda: torch.nn.Linear(8, 4),
-    "bernoulli": lambda: cd.BernoulliDropout(0.5),
-    "gaussian": lambda: cd.GaussianDropout(0.3),
-    "paper": lambda: cd.UniformDropout(scale="paper"),
-    "shared": lambda: cd.GaussianDropout(0.3, shared_axes=(-1,)),
-    "relu": lambda: cd.GaussianDropout(0.3, activation="relu"),
-    "inplace": lambda: cd.GaussianDropout(0.3, inplace=True),
-    "adaptive": Gated,
-    "fast": lambda: cd.FastDropoutLinear(8, 4, law=LAW),
-    "dropconnect": lambda: cd.DropConnectLinear(8, 4, activation="relu", samples=50),
-    "dropconnect-analytic": lambda: cd.DropConnectLinear(8, 4, inference="analytic", activation="sigmoid"),
-    "dropconnect-mean": lambda: cd.DropConnectLinear(8, 4, inference="mean", masks="batch", mask_bias=False),
-    "dropconnect-linear": lambda: cd.DropConnectLinear(8, 4, law=LAW, bias=False, samples=50),
-}
-OURS = {name: make for name, make in LAYERS.items() if not name.startswith("nn.")}
+TORCH = {"nn.Dropout": lambda: torch.nn.Dropout(0.5), "nn.Linear": lambda: torch.nn.Linear(6, 4)}
+LAYERS = {**TORCH, **conformance.LAYERS}
 every_layer = pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
-our_layers = pytest.mark.parametrize("make", OURS.values(), ids=OURS)
+our_layers = pytest.mark.parametrize("make", conformance.LAYERS.values(), ids=conformance.LAYERS)
 both_modes = pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 
 
 def network(make, training=True):
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(8, 8), make()).train(training)
-
-
-def seeded(function, *inputs):
-    torch.manual_seed(1)
-    return function(*inputs)
+    return torch.nn.Sequential(torch.nn.Linear(6, 6), make()).train(training)
 
 
 # torch.fx.
@@ -71,15 +36,15 @@ def test_symbolic_trace_makes_a_node_of_each_layer(make):
     model = network(make)
     traced = torch.fx.symbolic_trace(model)
     called = [node.target for node in traced.graph.nodes if node.op == "call_module"]
-    assert called == ["0", "1.gate" if make is Gated else "1"]
-    x = torch.randn(5, 8)
+    assert called == ["0", "1.gate" if make is conformance.Gated else "1"]
+    x = torch.randn(5, 6)
     for training in (True, False):  # what is being trained is not fixed by the trace
         assert bit_equal([seeded(traced.train(training), x)], [seeded(model.train(training), x)])
 
 
 def test_symbolic_trace_of_a_layer_by_itself_and_of_a_function():
     # As with torch.nn.Dropout, what is traced itself is not a leaf, and is fixed in its mode.
-    x = torch.randn(5, 8)
+    x = torch.randn(5, 6)
     for traced, same in (
         (torch.fx.symbolic_trace(cd.GaussianDropout(0.3)), cd.GaussianDropout(0.3)),
         (torch.fx.symbolic_trace(lambda x: F.dropout(x, LAW)), cd.GaussianDropout(0.3)),
@@ -91,14 +56,14 @@ def test_symbolic_trace_of_a_layer_by_itself_and_of_a_function():
 
 def test_features_are_extracted_at_a_layer():
     # What torchvision's create_feature_extractor does: trace, give out the node of a layer, drop what comes behind.
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), cd.GaussianDropout(0.3), torch.nn.Linear(8, 2)).eval()
+    model = torch.nn.Sequential(torch.nn.Linear(6, 6), cd.GaussianDropout(0.3), torch.nn.Linear(6, 2)).eval()
     traced = torch.fx.symbolic_trace(model)
     (wanted,) = [node for node in traced.graph.nodes if node.target == "1"]
     (output,) = [node for node in traced.graph.nodes if node.op == "output"]
     output.args = (wanted,)
     traced.graph.eliminate_dead_code()
     traced.recompile()
-    x = torch.randn(5, 8)
+    x = torch.randn(5, 6)
     assert torch.equal(traced(x), model[0](x))
 
 
@@ -109,8 +74,8 @@ def test_prepare_fx_and_convert_fx():
     outputs = []
     for dropout in (torch.nn.Dropout(0.5), cd.GaussianDropout(0.3)):
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), dropout, torch.nn.Linear(8, 2)).eval()
-        x = torch.randn(16, 8)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.ReLU(), dropout, torch.nn.Linear(6, 2)).eval()
+        x = torch.randn(16, 6)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch.ao is deprecated, and warns of it in many ways
             prepared = quantize_fx.prepare_fx(model, get_default_qconfig_mapping("x86"), (x,))
@@ -128,11 +93,11 @@ def test_prepare_fx_and_convert_fx():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
 def test_jit_trace(make, training):
     model = network(make, training)
-    traced = torch.jit.trace(model, torch.randn(3, 8), check_trace=False)
+    traced = torch.jit.trace(model, torch.randn(3, 6), check_trace=False)
     for rows in (3, 5):  # another batch than the one it was traced with
-        x = torch.randn(rows, 8)
+        x = torch.randn(rows, 6)
         assert torch.allclose(seeded(traced, x), seeded(model, x), rtol=1e-6, atol=1e-7)
-    if training and make not in (LAYERS["nn.Linear"],):
+    if training and make is not LAYERS["nn.Linear"]:
         assert not torch.equal(traced(x), traced(x))
 
 
@@ -152,33 +117,29 @@ def test_torchscript_is_refused(make):
 @both_modes
 def test_meta_device(make, training):
     model = network(make, training).to("meta")
-    y = model(torch.empty(3, 8, device="meta"))
+    y = model(torch.empty(3, 6, device="meta"))
     assert y.device.type == "meta"
-    assert y.shape == network(make, training)(torch.ones(3, 8)).shape
+    assert y.shape == network(make, training)(torch.ones(3, 6)).shape
 
 
 @our_layers
 def test_made_on_the_meta_device_and_given_memory(make):
     with torch.device("meta"):
         model = network(make)
-    model.to_empty(device="cpu")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(0.1)
-    x = torch.ones(3, 8)
-    other = network(make)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.fill_(0.1)
-    assert torch.equal(seeded(model, x), seeded(other, x))
+    outputs = []
+    for each in (model.to_empty(device="cpu"), network(make)):
+        with torch.no_grad():
+            torch.nn.utils.vector_to_parameters(torch.full((10_000,), 0.1), each.parameters())
+        outputs.append(seeded(each, torch.ones(3, 6)))
+    assert torch.equal(*outputs)
 
 
 # torch.export and ONNX.
 
 
-def _exported(model, rows=3):
+def _exported(model, export=torch.export.export, **options):
     batch = torch.export.Dim("batch", min=1, max=4096)
-    return torch.export.export(model, (torch.randn(rows, 8),), dynamic_shapes=({0: batch},))
+    return export(model, (torch.randn(3, 6),), dynamic_shapes=({0: batch},), **options)
 
 
 @every_layer
@@ -186,7 +147,7 @@ def test_export_in_evaluation_mode_has_a_dynamic_batch(make):
     model = network(make, training=False)
     exported = _exported(model).module()
     for rows in (2, 3, 7, 300):
-        x = torch.randn(rows, 8)
+        x = torch.randn(rows, 6)
         assert torch.allclose(seeded(exported, x), seeded(model, x), rtol=1e-6, atol=1e-7)
 
 
@@ -196,7 +157,7 @@ def test_export_can_be_saved():
     torch.export.save(_exported(model), file)
     file.seek(0)
     loaded = torch.export.load(file).module()
-    x = torch.randn(5, 8)
+    x = torch.randn(5, 6)
     assert torch.allclose(seeded(loaded, x), seeded(model, x), rtol=1e-6, atol=1e-7)
 
 
@@ -207,17 +168,13 @@ def test_onnx_in_evaluation_mode_has_a_dynamic_batch(make):
     runtime = pytest.importorskip("onnxruntime", reason="to run what was exported")
     model = network(make, training=False)
     file = io.BytesIO()
-    batch = torch.export.Dim("batch", min=1, max=4096)
-    program = torch.onnx.export(
-        copy.deepcopy(model), (torch.randn(3, 8),), dynamo=True, dynamic_shapes=({0: batch},), verbose=False
-    )
-    program.save(file)
+    _exported(copy.deepcopy(model), torch.onnx.export, dynamo=True, verbose=False).save(file)
     session = runtime.InferenceSession(file.getvalue(), providers=["CPUExecutionProvider"])
     # Sampled inference is exported as its limit for infinitely many draws.
     expected = copy.deepcopy(model)
     if isinstance(expected[1], cd.DropConnectLinear) and expected[1].inference == "sampled":
         expected[1].inference = "analytic"
     for rows in (1, 5, 64):
-        x = torch.randn(rows, 8)
+        x = torch.randn(rows, 6)
         (result,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
         assert torch.allclose(torch.from_numpy(result), expected(x), rtol=1e-5, atol=1e-6)

@@ -3,21 +3,16 @@
 import pytest
 import torch
 
+import conformance
 import contdrop as cd
 import contdrop.functional as F
+from conformance import seeded
 
 LAW = cd.Gaussian(sigma=0.3)
 LENGTHS = [2, 5, 1]
-LAYERS = {
-    "nn.Linear": lambda: torch.nn.Linear(6, 4),
-    "dropout": lambda: cd.GaussianDropout(0.3),
-    "relu": lambda: cd.BernoulliDropout(0.5, activation="relu"),
-    "paper": lambda: cd.UniformDropout(scale="paper"),
-    "shared": lambda: cd.GaussianDropout(0.3, shared_axes=(-1,)),
-    "fast": lambda: cd.FastDropoutLinear(6, 4, law=LAW),
-    "dropconnect": lambda: cd.DropConnectLinear(6, 4, activation="relu", samples=20),
-    "batch": lambda: cd.DropConnectLinear(6, 4, masks="batch", inference="mean"),
-}
+LAYERS = {"nn.Linear": lambda: torch.nn.Linear(6, 4), **conformance.LAYERS}
+del LAYERS["inplace"]  # torch does not copy into jagged tensors
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 
 
 def components():
@@ -30,17 +25,14 @@ def layout(request):
     return request.param
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 @pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
 def test_a_nested_tensor_is_its_packed_rows(make, training, layout):
     layer = make().train(training)
     parts = [part.requires_grad_() for part in components()]
     packed = torch.cat(components()).requires_grad_()
-    torch.manual_seed(1)
-    nested = layer(torch.nested.as_nested_tensor(parts, layout=layout))
-    torch.manual_seed(1)
-    expected = layer(packed)
+    nested = seeded(layer, torch.nested.as_nested_tensor(parts, layout=layout))
+    expected = seeded(layer, packed)
     assert nested.is_nested
     assert nested.layout == layout
     result = torch.cat(nested.unbind())
@@ -50,46 +42,27 @@ def test_a_nested_tensor_is_its_packed_rows(make, training, layout):
     assert torch.allclose(torch.cat(gradients), whole, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_residual_connection_of_jagged_tensors():
     x = torch.nested.nested_tensor(components(), layout=torch.jagged)
     y = x + cd.GaussianDropout(0.3)(x)
     assert y.shape == (x + torch.nn.Dropout(0.5)(x)).shape
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_adaptive_dropout_of_nested_tensors(layout):
-    parts = components()
-    h, a = (torch.nested.as_nested_tensor(values, layout=layout) for values in ([p.relu() for p in parts], parts))
-    torch.manual_seed(2)
-    result = torch.cat(F.adaptive_dropout(h, a).unbind())
-    torch.manual_seed(2)
-    assert torch.equal(result, F.adaptive_dropout(torch.cat(parts).relu(), torch.cat(parts)))
-
-
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_strided_components_that_differ_along_every_axis():
     x = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 5)])
-    torch.manual_seed(3)
-    parts = F.dropout(x, LAW).unbind()
-    torch.manual_seed(3)
-    flat = F.dropout(torch.ones(26), LAW)
-    assert torch.equal(torch.cat([part.flatten() for part in parts]), flat)
+    parts = seeded(F.dropout, x, LAW).unbind()
+    assert torch.equal(torch.cat([part.flatten() for part in parts]), seeded(F.dropout, torch.ones(26), LAW))
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_axes_that_cannot_be_shared_get_one_clear_line(layout):
     x = torch.nested.nested_tensor(components(), layout=layout)
     with pytest.raises(ValueError, match=r"batch axis 0 and its ragged axis 1, got \(1,\)"):
         F.dropout(x, LAW, shared_axes=(1,))
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("layout", [torch.jagged, torch.strided], ids=str)
 def test_gates_of_other_components_are_refused(layout):
-    h, a = (
-        torch.nested.nested_tensor([torch.randn(n, 4) for n in lengths], layout=layout) for lengths in ((2, 3), (3, 2))
-    )
+    parts = [torch.randn(2, 4), torch.randn(3, 4)]
+    h, a = (torch.nested.nested_tensor(order, layout=layout) for order in (parts, parts[::-1]))
     with pytest.raises(ValueError, match="expected nested tensors of one layout with components of the same shapes"):
         F.adaptive_dropout(h, a)
     assert F.adaptive_dropout(h, h).is_nested

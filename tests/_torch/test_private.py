@@ -47,39 +47,24 @@ DRAWS = [
     "torch._C._DisableFuncTorch",
     "torch._C._ExcludeDispatchKeyGuard",
 ]
-REST = [
-    *_EFFECTS,
-    *_OLDER_EFFECTS,
-    "_dynamo_marked_constant",
-    "_backward_cls",
-    "_buffers",
-    "torch._C._current_graph_task_id",
-    "torch.Tensor.__dlpack_c_exchange_api__",
-    "torch.autograd.Function._compiled_autograd_key",
-    "torch._C._functorch._jvp_increment_nesting",
-    "torch._C._functorch._jvp_decrement_nesting",
-    "torch._VF._make_dual",
-    "torch.nn.modules.dropout._DropoutNd",
-    "torch.nn.modules.batchnorm._BatchNorm",
-    "torch.fx.Node._pretty_print_target",
-]
 # With these the graphs of torch.compile are tried too, which takes seconds each.
 COMPILED = ["compiled:" + DRAWS[0], "compiled:torch._C._AutoDispatchBelowAutograd"]
-NAMES = list(dict.fromkeys([*ONLOOKERS, *DERIVATIVES, *DRAWS, *REST, *COMPILED]))
+TREE = ast.walk(ast.parse(pathlib.Path(private.__file__).read_text()))
+STRINGS = {node.value for node in TREE if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+LOOKED_UP = sorted(
+    text for text in STRINGS if re.fullmatch(r"torch(\.\w+)+|_[a-z]\w+(?<!_hooks)", text)
+)  # see test_hooks
+NAMES = list(dict.fromkeys([*LOOKED_UP, *DRAWS, *COMPILED]))
 
 
-def test_every_part_that_is_looked_up_is_taken_away_here():
-    tree = ast.parse(pathlib.Path(private.__file__).read_text())
-    strings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    looked_up = {value for value in strings if re.fullmatch(r"torch(\.\w+)+|_[a-z]\w+", value)}
-    taken_away = {part for name in NAMES for part in name.removeprefix("compiled:").split(",")}
-    assert {value for value in looked_up if not value.endswith("_hooks")} == taken_away  # hooks: see test_hooks
+def run(*arguments):
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
 def reports():
     probe = pathlib.Path(__file__).parents[1] / "compatibility_probe.py"
-    result = subprocess.run([sys.executable, probe, "", *NAMES], capture_output=True, text=True, check=False)
+    result = run(probe, "", *NAMES)
     found = [json.loads(line) for line in result.stdout.splitlines()]
     assert [report["name"] for report in found] == ["", *NAMES], result.stderr
     return {report["name"]: report for report in found} | {"errors": result.stderr}
@@ -120,35 +105,28 @@ after = {name for name in sys.modules if name.startswith(("torch._dynamo", "torc
 print(*abilities, sorted(after - before) if compatibility.GENERATORS_IN_GRAPHS else [])
 """
     for option in ("always", "error"):
-        result = subprocess.run([sys.executable, "-W", option, "-c", code], capture_output=True, text=True, check=False)
+        result = run("-W", option, "-c", code)
         assert result.returncode == 0, result.stderr
         abilities = private.SEES_EVERYBODY, private.DERIVATIVES, private.DRAWS_IN_GRAPHS
         assert result.stdout.split(maxsplit=3) == [*map(str, abilities), "[]\n"]
 
 
-@pytest.mark.parametrize("name", ONLOOKERS)
-def test_without_knowing_who_looks_every_call_passes_the_dispatcher(name, reports):
-    assert not reports[name]["SEES_EVERYBODY"]
-    assert not reports[name]["fast"]
-
-
-@pytest.mark.parametrize("name", DERIVATIVES)
-def test_without_one_level_at_a_time_the_reference_is_differentiated(name, reports):
-    assert not reports[name]["DERIVATIVES"]
-
-
-@pytest.mark.parametrize("name", DRAWS)
-def test_without_effects_graphs_break_at_a_draw(name, reports):
-    assert not reports[name]["DRAWS_IN_GRAPHS"]
+@pytest.mark.parametrize(
+    ("names", "ability"),
+    [
+        (ONLOOKERS, "SEES_EVERYBODY"),
+        ([*ONLOOKERS, "torch.Tensor.__dlpack_c_exchange_api__"], "fast"),
+        (DERIVATIVES, "DERIVATIVES"),
+        (DRAWS, "DRAWS_IN_GRAPHS"),
+    ],
+)
+def test_an_ability_is_off_without_any_of_its_parts(names, ability, reports):
+    assert not [name for name in names if reports[name][ability]]
 
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_layers_draw_what_eager_ones_draw(name, reports):
     assert reports[name]["compiled"] == {"same": True, "shared": False}
-
-
-def test_a_renamed_table_of_dlpack_declines(reports):
-    assert not reports["torch.Tensor.__dlpack_c_exchange_api__"]["fast"]
 
 
 def test_not_knowing_of_backward_is_said(reports):

@@ -1,10 +1,13 @@
 """Monte-Carlo wrappers of other libraries, and what they do; int8 weights of torchao."""
 
+import copy
+
 import pytest
 import torch
 from torch.nn.modules.dropout import _DropoutNd
 
 import contdrop as cd
+from conformance import seeded
 
 
 def network(dropout):
@@ -20,43 +23,33 @@ DROPOUTS = {
 every_dropout = pytest.mark.parametrize("make", DROPOUTS.values(), ids=DROPOUTS)
 
 
+def varies(model):
+    x = torch.randn(4, 6)
+    return bool((torch.stack([model(x) for _ in range(20)]).var(0) > 0).all())
+
+
 @every_dropout
-def test_layers_that_are_found_by_type_are_left_on(make):
+@pytest.mark.parametrize(
+    "is_found",
+    [lambda module: isinstance(module, _DropoutNd), lambda module: type(module).__name__.endswith("Dropout")],
+    ids=["type", "name"],
+)
+def test_layers_that_are_found_by_type_or_name_are_left_on(make, is_found):
     # What torch-uncertainty does: finds the instances of _DropoutNd, refuses those with p = 0, and leaves them on.
     model = network(make()).eval()
-    found = [module for module in model.modules() if isinstance(module, _DropoutNd)]
-    assert len(found) == 1
-    assert found[0].p > 0
-    for module in found:
-        module.train()
-    x = torch.randn(4, 6)
-    passes = torch.stack([model(x) for _ in range(20)])
-    assert (passes.var(0) > 0).all()
-
-
-@every_dropout
-def test_layers_that_are_found_by_name_are_left_on(make):
-    model = network(make()).eval()
-    for module in model.modules():
-        if type(module).__name__.endswith("Dropout"):
-            module.train()
-    x = torch.randn(4, 6)
-    assert not torch.equal(model(x), model(x))
+    (found,) = filter(is_found, model.modules())
+    assert found.p > 0
+    found.train()
+    assert varies(model)
 
 
 @every_dropout
 def test_layers_that_are_replaced_by_others_with_their_p(make):
     # What baal does: puts a layer of its own that is always on in place of each, made from p and inplace.
-    model = network(make())
-    strength = {
-        name: layer.p / (1 - layer.p) for name, layer in model.named_children() if isinstance(layer, _DropoutNd)
-    }
-    for name, layer in list(model.named_children()):
-        if isinstance(layer, _DropoutNd):
-            strength[name] = layer.p / (1 - layer.p)
-            model.add_module(name, torch.nn.Dropout(p=layer.p, inplace=layer.inplace))
-    law = getattr(make(), "law", cd.Bernoulli(keep=0.7))
-    assert strength == {"2": pytest.approx(law.relative_variance)}
+    layer = make()
+    law = getattr(layer, "law", cd.Bernoulli(keep=0.7))
+    assert torch.nn.Dropout(p=layer.p, inplace=layer.inplace).inplace is False
+    assert layer.p / (1 - layer.p) == pytest.approx(law.relative_variance)
 
 
 def test_bernoulli_dropout_is_a_dropout_of_torch():
@@ -69,8 +62,7 @@ def test_baal():
     bayesian = pytest.importorskip("baal.bayesian.dropout", reason="baal is not installed")
     model = bayesian.patch_module(network(cd.BernoulliDropout(0.3)), inplace=False).eval()
     assert model[2].p == 0.3
-    x = torch.randn(4, 6)
-    assert (torch.stack([model(x) for _ in range(20)]).var(0) > 0).all()
+    assert varies(model)
 
 
 @every_dropout
@@ -86,22 +78,13 @@ def test_torch_uncertainty(make):
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_int8_weights(masks, training):
     quantization = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
-    configuration = quantization.Int8WeightOnlyConfig()
-    torch.manual_seed(0)
-    plain = torch.nn.Sequential(torch.nn.Linear(16, 8)).eval()
-    quantization.quantize_(plain, configuration)
-    layer = cd.DropConnectLinear(16, 8, masks=masks, inference="analytic", activation="relu")
-    torch.manual_seed(0)
     reference = cd.DropConnectLinear(16, 8, masks=masks, inference="analytic", activation="relu")
-    layer.load_state_dict(reference.state_dict())
-    quantised = torch.nn.Sequential(layer)
-    quantization.quantize_(quantised, configuration)
+    layer = copy.deepcopy(reference)
+    quantized = torch.nn.Sequential(layer)
+    quantization.quantize_(quantized, quantization.Int8WeightOnlyConfig())
     assert type(layer.weight) is not torch.nn.Parameter
     x = torch.randn(5, 16)
-    torch.manual_seed(1)
-    expected = reference.train(training)(x)
-    torch.manual_seed(1)
-    result = quantised.train(training)(x)
+    expected, result = (seeded(each.train(training), x) for each in (reference, quantized))
     # A weight is rounded to within half of a 127th of the largest of its row; the mask at most doubles a weight.
     bound = 2 * (reference.weight.abs().amax(1) / 127 / 2)[None, :] * x.abs().sum(1, keepdim=True)
     assert ((result - expected).abs() <= bound + 1e-5).all()

@@ -25,8 +25,7 @@ def columns(pairs: list[tuple[float, float]], **options) -> tuple[torch.Tensor, 
 
 
 def test_expected_relu_matches_quadrature():
-    result = expected_relu(*columns(GRID)).tolist()
-    for (mean, variance), value in zip(GRID, result):
+    for (mean, variance), value in zip(GRID, expected_relu(*columns(GRID)).tolist()):
         oracle = normal_expectation(lambda z: max(z, 0.0), mean, variance, kinks=[0.0])
         # Two terms of up to |mean| and a standard deviation, of a few roundings each, and 1e-13 for the quadrature.
         size = abs(mean) + math.sqrt(variance)
@@ -34,8 +33,7 @@ def test_expected_relu_matches_quadrature():
 
 
 def test_expected_sigmoid_matches_quadrature():
-    result = expected_sigmoid(*columns(GRID)).tolist()
-    for (mean, variance), value in zip(GRID, result):
+    for (mean, variance), value in zip(GRID, expected_sigmoid(*columns(GRID)).tolist()):
         oracle = normal_expectation(lambda z: float(expit(z)), mean, variance, SIGMOID_BREAKS)
         assert abs(value - oracle) < SIGMOID_ERROR, (mean, variance)
 
@@ -100,12 +98,9 @@ def test_gradients_match_finite_differences(expectation):
     assert torch.autograd.gradgradcheck(expectation, (mean, variance))
 
 
-def test_gradient_of_the_standard_deviation_matches_finite_differences():
+def test_gradient_of_the_standard_deviation_is_zero_at_zero():
     variance = torch.tensor([0.01, 0.3, 1.0, 25.0], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(standard_deviation, (variance,))
-
-
-def test_gradient_of_the_standard_deviation_is_zero_at_zero():
     variance = torch.tensor([0.0, 4.0], requires_grad=True)
     standard_deviation(variance).sum().backward()
     assert variance.grad.tolist() == [0.0, 0.25]
