@@ -205,12 +205,11 @@ def _compare(like, expected, bound, lead: int):
 def _dropout_case(rng: random.Random) -> Case:
     import torch
 
-    from contdrop.kernels import reference
-    from contdrop.kernels.native import binding
+    from contdrop.kernels import native, reference
     from contdrop.laws import KernelLaw, training_factor
 
     law = rng.choice(_laws())
-    dtype = rng.choice(list(binding.TYPES))
+    dtype = rng.choice(list(native.TYPES))
     axes = rng.randint(1, 5)
     shape = [rng.randint(1, 4) for _ in range(axes)]
     shape[rng.randrange(axes)] = _size(rng)
@@ -233,8 +232,8 @@ def _dropout_case(rng: random.Random) -> Case:
     out = torch.empty_like(x)
     factor = training_factor("fuzz", law, rng.choice(["inverted", "paper"]))
     seed, stream = _seed(rng), rng.randint(0, 2)
-    call = binding.Dropout(type=binding.TYPES[dtype], axes=axes, seed=seed, stream=stream)
-    call.law = binding.prepare(law.kind, law.params, factor)
+    call = native.Dropout(type=native.TYPES[dtype], axes=axes, seed=seed, stream=stream)
+    call.law = native.prepare(law.kind, law.params, factor)
     window = []
     if rng.random() < 0.3:
         window = [size + rng.choice([0, 1, 7]) for size in shape]
@@ -242,12 +241,12 @@ def _dropout_case(rng: random.Random) -> Case:
     call.mask_first, call.mask_stride[:axes] = reference.mask_layout(shape, shared, window)
     call.size[:axes], call.x_stride[:axes], call.out_stride[:axes] = shape, x.stride(), out.stride()
     expected = reference.dropout(x, torch.tensor(seed), KernelLaw(law.kind, law.params, factor), shared, stream, window)
-    arrays = [_array(0, x, rng), _array(binding.Dropout.out.offset, out, rng, result=True)]
+    arrays = [_array(0, x, rng), _array(native.Dropout.out.offset, out, rng, result=True)]
     bound = 0 if law.kind == "bernoulli" else 1e-6 * abs(factor) * x.double().abs()
     return Case(
         "dropout",
         bytes(call),
-        binding.Dropout.threads.offset,
+        native.Dropout.threads.offset,
         arrays,
         f"dropout {law} {dtype} {tuple(x.shape)} strides {x.stride()} shared {shared} window {window} seed {seed}",
         _compare(out, expected, bound, arrays[-1][1]),
@@ -257,8 +256,8 @@ def _dropout_case(rng: random.Random) -> Case:
 def _relu_case(rng: random.Random) -> Case:
     import torch
 
-    from contdrop.kernels import reference
-    from contdrop.kernels.native import binding, loader
+    from contdrop.kernels import native, reference
+    from contdrop.kernels.native import loader
     from contdrop.laws import KernelLaw, training_factor
 
     law = rng.choice(_laws())
@@ -266,7 +265,7 @@ def _relu_case(rng: random.Random) -> Case:
     x = _random(rng, _size(rng), torch.float32)
     backward = rng.random() < 0.5
     seed = _seed(rng)
-    call = loader.Relu(law=binding.prepare(law.kind, law.params, factor))
+    call = loader.Relu(law=native.prepare(law.kind, law.params, factor))
     call.count, call.seed, call.stream = len(x), seed, reference.STREAM_MASK
     arrays = [_array(0, x, rng)]
     mask = (torch.tensor(seed), KernelLaw(law.kind, law.params, factor), [], reference.STREAM_MASK)
@@ -291,21 +290,20 @@ def _relu_case(rng: random.Random) -> Case:
 def _keep_where_case(rng: random.Random) -> Case:
     import torch
 
-    from contdrop.kernels import reference
-    from contdrop.kernels.native import binding
+    from contdrop.kernels import native, reference
 
-    dtype = rng.choice(list(binding.TYPES))
+    dtype = rng.choice(list(native.TYPES))
     x = _random(rng, _size(rng), dtype)
     keep = _random(rng, len(x), torch.float64).sigmoid().to(dtype)
     seed = _seed(rng)
-    call = binding.KeepWhere(type=binding.TYPES[dtype], count=len(x), seed=seed, stream=reference.STREAM_MASK)
-    arrays = [_array(0, x, rng), _array(binding.KeepWhere.keep.offset, keep, rng)]
-    arrays.append(_array(binding.KeepWhere.out.offset, x, rng, result=True))
+    call = native.KeepWhere(type=native.TYPES[dtype], count=len(x), seed=seed, stream=reference.STREAM_MASK)
+    arrays = [_array(0, x, rng), _array(native.KeepWhere.keep.offset, keep, rng)]
+    arrays.append(_array(native.KeepWhere.out.offset, x, rng, result=True))
     expected = reference.keep_where(x, torch.tensor(seed), keep, [])
     return Case(
         "keep_where",
         bytes(call),
-        binding.KeepWhere.threads.offset,
+        native.KeepWhere.threads.offset,
         arrays,
         f"keep_where {dtype} {len(x)} seed {seed}",
         _compare(x, expected, 0, arrays[-1][1]),
@@ -315,8 +313,7 @@ def _keep_where_case(rng: random.Random) -> Case:
 def _dropconnect_case(rng: random.Random) -> Case:
     import torch
 
-    from contdrop.kernels import reference
-    from contdrop.kernels.native import binding
+    from contdrop.kernels import native, reference
     from contdrop.laws import KernelLaw
 
     law = rng.choice(_laws())
@@ -330,17 +327,17 @@ def _dropconnect_case(rng: random.Random) -> Case:
     seed = _seed(rng)
     contraction, function, first, second, result = rng.choice(
         [
-            ("output", reference.dropconnect, ("x", x), ("w", w), g),
-            ("input gradient", reference.dropconnect_input_gradient, ("g", g), ("w", w), x),
-            ("weight gradient", reference.dropconnect_weight_gradient, ("g", g), ("x", x), w),
+            ("g", reference.dropconnect, ("x", x), ("w", w), g),
+            ("x", reference.dropconnect_input_gradient, ("g", g), ("w", w), x),
+            ("w", reference.dropconnect_weight_gradient, ("g", g), ("x", x), w),
         ]
     )
-    prepared = binding.prepare(law.kind, law.params, 1.0)
-    call = binding.DropConnect(type=binding.TYPES[dtype], contraction=binding._CONTRACTIONS[contraction])
+    prepared = native.prepare(law.kind, law.params, 1.0)
+    call = native.DropConnect(type=native.TYPES[dtype], contraction=native.CONTRACTIONS[contraction])
     call.examples, call.outputs, call.inputs = examples, outputs, inputs
     call.pitch, call.seed, call.law = reference.pitch(inputs, prepared.bits), seed, prepared
-    arrays = [_array(getattr(binding.DropConnect, name).offset, tensor, rng) for name, tensor in (first, second)]
-    arrays.append(_array(binding.DropConnect.result.offset, result, rng, result=True))
+    arrays = [_array(getattr(native.DropConnect, name).offset, tensor, rng) for name, tensor in (first, second)]
+    arrays.append(_array(native.DropConnect.result.offset, result, rng, result=True))
     exact = (first[1].double(), second[1].double(), torch.tensor(seed))
     expected = function(*exact, KernelLaw(law.kind, law.params, 1.0))
     # As if the masks were all one: the sum of the sizes of the terms, but for the size of the masks.
@@ -350,7 +347,7 @@ def _dropconnect_case(rng: random.Random) -> Case:
     return Case(
         "dropconnect",
         bytes(call),
-        binding.DropConnect.threads.offset,
+        native.DropConnect.threads.offset,
         arrays,
         f"dropconnect {contraction} {law} {dtype} {examples} x {outputs} x {inputs} seed {seed}",
         _compare(result, expected, bound, arrays[-1][1]),
@@ -360,8 +357,7 @@ def _dropconnect_case(rng: random.Random) -> Case:
 def _gradients_case(rng: random.Random) -> Case:
     import torch
 
-    from contdrop.kernels import reference
-    from contdrop.kernels.native import binding
+    from contdrop.kernels import native, reference
     from contdrop.laws import KernelLaw
 
     law = rng.choice(_laws())
@@ -373,15 +369,14 @@ def _gradients_case(rng: random.Random) -> Case:
         for rows, columns in ((examples, outputs), (outputs, inputs), (examples, inputs))
     )
     seed, first_example = _seed(rng), rng.choice([0, 3])
-    prepared = binding.prepare(law.kind, law.params, 1.0)
-    call = binding.DropConnect(type=binding.TYPES[dtype], contraction=binding._CONTRACTIONS["gradients"])
+    prepared = native.prepare(law.kind, law.params, 1.0)
+    call = native.DropConnect(type=native.TYPES[dtype], contraction=native.CONTRACTIONS["xw"])
     call.examples, call.outputs, call.inputs, call.first_example = examples, outputs, inputs, first_example
     call.pitch, call.seed, call.law = reference.pitch(inputs, prepared.bits), seed, prepared
     arrays = [
-        _array(getattr(binding.DropConnect, name).offset, tensor, rng)
-        for name, tensor in (("g", g), ("w", w), ("x", x))
+        _array(getattr(native.DropConnect, name).offset, tensor, rng) for name, tensor in (("g", g), ("w", w), ("x", x))
     ]
-    places = [binding.DropConnect.result.offset, binding.DropConnect.second.offset]
+    places = [native.DropConnect.result.offset, native.DropConnect.second.offset]
     arrays += [_array(place, tensor, rng, result=True) for place, tensor in zip(places, (x, w))]
     exact = [tensor.double() for tensor in (g, w, x)]
     expected = reference.dropconnect_gradients(
@@ -398,7 +393,7 @@ def _gradients_case(rng: random.Random) -> Case:
     return Case(
         "dropconnect",
         bytes(call),
-        binding.DropConnect.threads.offset,
+        native.DropConnect.threads.offset,
         arrays,
         f"dropconnect gradients {law} {dtype} {examples} x {outputs} x {inputs} seed {seed}",
         lambda *raws: all(check(raw) for check, raw in zip(checks, raws)),
