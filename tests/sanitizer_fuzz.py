@@ -27,8 +27,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 import contdrop as cd
-from contdrop.kernels import reference
-from contdrop.kernels.native import binding, loader
+from contdrop.kernels import native, reference
+from contdrop.kernels.native import loader
 from contdrop.laws import KernelLaw, training_factor
 
 NATIVE = pathlib.Path(__file__).parents[1] / "src" / "contdrop" / "kernels" / "native"
@@ -167,7 +167,7 @@ def _rounding(law, factor: float, x):
 
 def _dropout_case(rng: random.Random) -> Case:
     law = rng.choice(LAWS)
-    dtype = rng.choice(list(binding.TYPES))
+    dtype = rng.choice(list(native.TYPES))
     axes = rng.randint(1, 5)
     shape = [rng.randint(1, 4) for _ in range(axes)]
     shape[rng.randrange(axes)] = _size(rng)
@@ -187,8 +187,8 @@ def _dropout_case(rng: random.Random) -> Case:
     out = torch.empty_like(x)
     factor = training_factor("fuzz", law, rng.choice(["inverted", "paper"]))
     seed, stream = _seed(rng), rng.randint(0, 2)
-    call = binding.Dropout(type=binding.TYPES[dtype], axes=axes, seed=seed, stream=stream)
-    call.law = binding.prepare(law.kind, law.params, factor)
+    call = native.Dropout(type=native.TYPES[dtype], axes=axes, seed=seed, stream=stream)
+    call.law = native.prepare(law.kind, law.params, factor)
     window = []
     if rng.random() < 0.3:
         window = [size + rng.choice([0, 1, 7]) for size in shape]
@@ -206,7 +206,7 @@ def _relu_case(rng: random.Random) -> Case:
     x = _random(rng, torch.float32, _size(rng))
     backward = rng.random() < 0.5
     seed = _seed(rng)
-    call = loader.Relu(law=binding.prepare(law.kind, law.params, factor))
+    call = loader.Relu(law=native.prepare(law.kind, law.params, factor))
     call.count, call.seed, call.stream = len(x), seed, reference.STREAM_MASK
     mask = (torch.tensor(seed), KernelLaw(law.kind, law.params, factor), [], reference.STREAM_MASK)
     inputs = {"x": x}
@@ -220,11 +220,11 @@ def _relu_case(rng: random.Random) -> Case:
 
 
 def _keep_where_case(rng: random.Random) -> Case:
-    dtype = rng.choice(list(binding.TYPES))
+    dtype = rng.choice(list(native.TYPES))
     x = _random(rng, dtype, _size(rng))
     keep = _random(rng, torch.float64, len(x)).sigmoid().to(dtype)
     seed = _seed(rng)
-    call = binding.KeepWhere(type=binding.TYPES[dtype], count=len(x), seed=seed, stream=reference.STREAM_MASK)
+    call = native.KeepWhere(type=native.TYPES[dtype], count=len(x), seed=seed, stream=reference.STREAM_MASK)
     results = {"out": (x, reference.keep_where(x, torch.tensor(seed), keep, []), 0)}
     return _case("keep_where", call, rng, {"x": x, "keep": keep}, results, f"{dtype} {len(x)}")
 
@@ -232,9 +232,9 @@ def _keep_where_case(rng: random.Random) -> Case:
 def _dropconnect_case(rng: random.Random) -> Case:
     contraction, function, inputs, result = rng.choice(
         [
-            ("output", reference.dropconnect, "xw", "g"),
-            ("input gradient", reference.dropconnect_input_gradient, "gw", "x"),
-            ("weight gradient", reference.dropconnect_weight_gradient, "gx", "w"),
+            ("g", reference.dropconnect, "xw", "g"),
+            ("x", reference.dropconnect_input_gradient, "gw", "x"),
+            ("w", reference.dropconnect_weight_gradient, "gx", "w"),
         ]
     )
     widths = [rng.randint(1, 70), 127, 128, 511, 512, 513]
@@ -249,7 +249,7 @@ def _gradients_case(rng: random.Random) -> Case:
     def gradients(*given):
         return reference.dropconnect_gradients(*given, first)
 
-    return _contraction_case(rng, "gradients", gradients, "gwx", "xw", [1, 3, 8, 9, 17, 70], widths, first)
+    return _contraction_case(rng, "xw", gradients, "gwx", "xw", [1, 3, 8, 9, 17, 70], widths, first)
 
 
 def _contraction_case(rng, contraction, function, inputs, results, outputs, widths, first_example=0) -> Case:
@@ -259,8 +259,8 @@ def _contraction_case(rng, contraction, function, inputs, results, outputs, widt
     shapes = {"g": (n, outputs), "w": (outputs, width), "x": (n, width)}
     tensors = {name: _random(rng, dtype, *shape) for name, shape in shapes.items()}
     seed = _seed(rng)
-    prepared = binding.prepare(law.kind, law.params, 1.0)
-    call = binding.DropConnect(type=binding.TYPES[dtype], contraction=binding._CONTRACTIONS[contraction])
+    prepared = native.prepare(law.kind, law.params, 1.0)
+    call = native.DropConnect(type=native.TYPES[dtype], contraction=native.CONTRACTIONS[contraction])
     call.examples, call.outputs, call.inputs, call.first_example = n, outputs, width, first_example
     call.pitch, call.seed, call.law = reference.pitch(width, prepared.bits), seed, prepared
     exact = [tensors[name].double() for name in inputs]

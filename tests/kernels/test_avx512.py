@@ -8,13 +8,12 @@ import shutil
 import subprocess
 
 import pytest
+import test_agreement as suite
 import torch
-from test_native import ALL_LAWS, DTYPES, EDGES, SEED, assert_dropout, assert_same_bits, numbers
+from test_agreement import SEED, UNIFORM, WAYS, BackEnd, each_dtype, each_law, numbers
 
-import contdrop as cd
 from contdrop.kernels import native, reference
 from contdrop.kernels.native import loader
-from contdrop.laws import KernelLaw
 
 NATIVE = pathlib.Path(native.__file__).parent
 SIMDE = pathlib.Path("/usr/include/simde/x86/avx512.h")
@@ -38,35 +37,28 @@ def emulated(tmp_path_factory):
     library = directory / "emulated.so"
     subprocess.run(["g++", "-shared", *map(str, directory.glob("*.o")), "-o", str(library)], check=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loader, "_path", lambda: library)
+        patch.setattr(loader, "FILE", str(library))
         loader.library.cache_clear()
         yield
     loader.library.cache_clear()
 
 
-@pytest.mark.parametrize("size", [*EDGES, 20_011])
-def test_uniform_numbers_are_those_of_the_reference(emulated, size):
-    drawn = reference.elements(SEED, 0, size, 21, 1)
-    for dtype in (torch.float32, torch.float64):
-        got = native.dropout(torch.ones(size, dtype=dtype), SEED, KernelLaw("uniform", (0.0, 1.0), 1.0), [], 1)
-        assert_same_bits(got, reference.uniforms(drawn, dtype))
+def test_uniform_numbers_are_those_of_the_reference(emulated):
+    suite.test_uniform_masks_are_the_uniform_numbers(BackEnd(native), seed=7, stream=1)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("law", ALL_LAWS, ids=str)
+@each_dtype
+@each_law
 def test_masks_are_those_of_the_reference(emulated, law, dtype):
     """Bernoulli masks to the bit, others to 1e-6; contiguous and not."""
-    for x in (numbers(13_001, dtype=dtype), numbers(41, 67, dtype=dtype).t()):
-        assert_dropout(x, SEED, law, "inverted")
+    suite.test_every_law_in_every_type(BackEnd(native), law, dtype)
 
 
 def test_thresholds_are_those_of_the_reference(emulated):
-    x, keep = numbers(20_011), numbers(20_011, seed=1).sigmoid()
-    got, expected = (module.keep_where(x, SEED, keep, []) for module in (native, reference))
-    assert_same_bits(got, expected)
+    suite.assert_keep_where(numbers(20_011), numbers(20_011, seed=1).sigmoid(), back_end=BackEnd(native))
 
 
-@pytest.mark.parametrize("law", [cd.Uniform(), cd.Bernoulli(keep=0.5), cd.Bernoulli(keep=0.99)], ids=str)
+@pytest.mark.parametrize("law", [UNIFORM, WAYS["coin"], WAYS["rare"]], ids=str)
 @pytest.mark.parametrize("inputs", [1, 96, 100, 784])
 def test_dropconnect_is_that_of_the_reference(emulated, law, inputs):
     x, weight, gradient = numbers(3, inputs), numbers(5, inputs, seed=1), numbers(3, 5, seed=2)
@@ -75,6 +67,5 @@ def test_dropconnect_is_that_of_the_reference(emulated, law, inputs):
         ("dropconnect_input_gradient", gradient, weight),
         ("dropconnect_weight_gradient", gradient, x),
     ]:
-        arguments = (left, right, SEED, KernelLaw(law.kind, law.params, 1.0))
-        got, expected = (getattr(module, name)(*arguments) for module in (native, reference))
+        got, expected = (getattr(module, name)(left, right, SEED, law) for module in (native, reference))
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)

@@ -13,15 +13,15 @@ import torch
 import contdrop as cd
 from contdrop.kernels import backends, fast_path, native, reference
 
-# Put before the first use of the package: the library cannot be found, or is not a library.
-NOT_BUILT = """
-from contdrop.kernels.native import loader
-loader.FILE = "none.so"
-"""
-NOT_A_LIBRARY = """
-from contdrop.kernels.native import loader
-loader.FILE = "loader.py"
-"""
+
+def instead_of_the_library(file: object) -> str:
+    """Code to put before the first use of the package, which then takes another file for its library."""
+    return f"from contdrop.kernels.native import loader\nloader.FILE = {str(file)!r}\n"
+
+
+NOT_BUILT, NOT_A_LIBRARY = instead_of_the_library("none.so"), instead_of_the_library("loader.py")
+# Prints the error that a choice of a back end raises.
+PRINT_ERROR = "import contdrop as cd\ntry: cd.backend()\nexcept RuntimeError as error: print(error)"
 NUMBERS = """
 import torch, contdrop as cd
 torch.manual_seed(5)
@@ -104,9 +104,7 @@ def test_unknown_back_ends_are_refused(name):
 
 
 def test_a_back_end_that_is_not_there_is_refused():
-    result = run(
-        NOT_BUILT
-        + """
+    code = """
 import contdrop as cd
 try:
     with cd.use_backend("native"):
@@ -116,7 +114,7 @@ except RuntimeError as error:
 with cd.use_backend("reference"):
     print(cd.backend())
 """
-    )
+    result = run(NOT_BUILT + code)
     expected = "contdrop: the native back end cannot be used here: the native kernels were not built\nreference\n"
     assert (result.stdout, result.stderr) == (expected, "")
 
@@ -180,10 +178,13 @@ def test_backward_may_use_another_back_end_than_forward(calls):
 # The environment variable.
 
 
-@pytest.mark.parametrize("name", ["native", "reference"])
-def test_the_environment_forces_a_back_end(name):
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("native", "native native"), ("reference", "reference reference"), ("", "native reference")],
+)
+def test_the_environment_forces_a_back_end_unless_it_is_empty(name, expected):
     result = run("import contdrop as cd; print(cd.backend().name, cd.backend('mps').name)", CONTDROP_BACKEND=name)
-    assert (result.stdout, result.stderr) == (f"{name} {name}\n", "")
+    assert (result.stdout, result.stderr) == (f"{expected}\n", "")
 
 
 def test_use_backend_wins_over_the_environment():
@@ -191,29 +192,30 @@ def test_use_backend_wins_over_the_environment():
     assert run(code, CONTDROP_BACKEND="reference").stdout == "native\nreference\n"
 
 
-def test_an_empty_variable_forces_nothing():
-    assert run("import contdrop as cd; print(cd.backend().name)", CONTDROP_BACKEND="").stdout == "native\n"
-
-
-def test_an_unknown_name_in_the_environment_is_refused_at_every_use():
+@pytest.mark.parametrize(
+    ("variable", "name", "expected"),
+    [
+        ("CONTDROP_BACKEND", "quick", "a back end of native, triton, reference"),
+        ("CONTDROP_INSTRUCTIONS", "sse9", "an instruction set of avx512, avx2, neon, portable"),
+    ],
+)
+def test_an_unknown_name_in_the_environment_is_refused_at_every_use(variable, name, expected):
     code = """
 import torch, contdrop as cd
-for _ in range(2):
+for use in (cd.backend, lambda: cd.functional.dropout(torch.ones(3), cd.Uniform())):
     try:
-        cd.functional.dropout(torch.ones(3), cd.Uniform())
+        use()
     except ValueError as error:
         print(error)
 """
-    result = run(code, CONTDROP_BACKEND="quick")
-    expected = "contdrop: expected a back end of native, triton, reference; got 'quick' (set by CONTDROP_BACKEND)\n"
-    assert (result.stdout, result.stderr) == (expected * 2, "")
+    result = run(code, **{variable: name})
+    message = f"contdrop: expected {expected}; got {name!r} (set by {variable})\n"
+    assert (result.stdout, result.stderr) == (message * 2, "")
 
 
 def test_a_back_end_of_the_environment_that_is_not_there_is_refused():
-    code = NOT_BUILT + "import contdrop as cd\ntry: cd.backend()\nexcept RuntimeError as error: print(error)"
-    result = run(code, CONTDROP_BACKEND="native")
     expected = "contdrop: the native back end cannot be used here: the native kernels were not built"
-    assert result.stdout == f"{expected} (set by CONTDROP_BACKEND)\n"
+    assert run(NOT_BUILT + PRINT_ERROR, CONTDROP_BACKEND="native").stdout == f"{expected} (set by CONTDROP_BACKEND)\n"
 
 
 # Without the native library.
@@ -248,7 +250,7 @@ def stale(tmp_path_factory):
         subprocess.run(
             ["cc", "-shared", "-fPIC", str(place / "stale.c"), "-o", str(place / "_contdrop.so")], check=True
         )
-        return f"from contdrop.kernels.native import loader\nloader.FILE = {str(place / '_contdrop.so')!r}\n"
+        return instead_of_the_library(place / "_contdrop.so")
 
     return build
 
@@ -274,19 +276,18 @@ def test_a_stale_library_is_not_used(stale, source):
 
 
 def test_a_stale_library_is_refused_where_it_is_forced(stale):
-    code = stale(CRASH) + "import contdrop as cd\ntry: cd.backend()\nexcept RuntimeError as error: print(error)"
     expected = (
         "contdrop: the native back end cannot be used here: _contdrop.so was built from another version of contdrop; "
         "reinstall contdrop to rebuild it (set by CONTDROP_BACKEND)\n"
     )
-    assert run(code, CONTDROP_BACKEND="native").stdout == expected
+    assert run(stale(CRASH) + PRINT_ERROR, CONTDROP_BACKEND="native").stdout == expected
 
 
 def test_every_difference_of_the_interface_is_seen(monkeypatch):
     described = native.library().contdrop_interface().decode()
-    assert described == native.interface()
+    assert described == native.loader.interface()
     monkeypatch.setattr(reference, "MASKS_VERSION", reference.MASKS_VERSION + 1)
-    assert described != native.interface()
+    assert described != native.loader.interface()
     monkeypatch.undo()
 
     class Longer(ctypes.Structure):
@@ -294,36 +295,19 @@ def test_every_difference_of_the_interface_is_seen(monkeypatch):
 
     Longer.__name__ = "KeepWhere"
     monkeypatch.setattr(native.loader, "KeepWhere", Longer)
-    assert described != native.interface()
+    assert described != native.loader.interface()
 
 
 # The instruction set.
 
 
-def test_the_environment_chooses_an_instruction_set():
-    code = "import contdrop as cd; print(cd.backend())"
-    assert run(code, CONTDROP_INSTRUCTIONS="portable").stdout == "native (portable)\n"
-    assert run(code, CONTDROP_INSTRUCTIONS="").stdout == f"{cd.backend()}\n"
-
-
-def test_an_unknown_instruction_set_in_the_environment_is_refused_at_every_use():
-    code = """
-import torch, contdrop as cd
-for use in (cd.backend, lambda: cd.functional.dropout(torch.ones(3), cd.Uniform())):
-    try:
-        use()
-    except ValueError as error:
-        print(error)
-"""
-    result = run(code, CONTDROP_INSTRUCTIONS="sse9")
-    sets = "avx512, avx2, neon, portable"
-    expected = f"contdrop: expected an instruction set of {sets}; got 'sse9' (set by CONTDROP_INSTRUCTIONS)\n"
-    assert (result.stdout, result.stderr) == (expected * 2, "")
+@pytest.mark.parametrize(("name", "expected"), [("portable", "native (portable)"), ("", str(cd.backend()))])
+def test_the_environment_chooses_an_instruction_set(name, expected):
+    assert run("import contdrop as cd; print(cd.backend())", CONTDROP_INSTRUCTIONS=name).stdout == f"{expected}\n"
 
 
 @pytest.mark.skipif(str(cd.backend()) == "native (avx512)", reason="this CPU has all instruction sets")
 def test_an_instruction_set_that_this_cpu_lacks_is_refused():
-    code = "import contdrop as cd\ntry: cd.backend()\nexcept RuntimeError as error: print(error)"
-    result = run(code, CONTDROP_INSTRUCTIONS="avx512")
+    result = run(PRINT_ERROR, CONTDROP_INSTRUCTIONS="avx512")
     expected = "contdrop: this CPU does not have the instruction set avx512 (set by CONTDROP_INSTRUCTIONS)\n"
     assert (result.stdout, result.stderr) == (expected, "")

@@ -5,21 +5,20 @@ import math
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from test_agreement import WAYS, each_dtype, each_layout, layouts, usable_instructions
 
 import contdrop as cd
 from conformance import LAWS
 from contdrop import kernels
 from contdrop.kernels import fast_path as express
 from contdrop.kernels import native
-from contdrop.laws import KernelLaw
 
-needs_native = pytest.mark.skipif(cd.backend().name != "native", reason="needs the native back end")
-pytestmark = needs_native
+pytestmark = pytest.mark.skipif(cd.backend().name != "native", reason="needs the native back end")
 each_law = pytest.mark.parametrize("law", LAWS, ids=str)
-each_type = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
 
 
 @pytest.fixture(autouse=True)
@@ -33,15 +32,13 @@ def fast_path():
 
 
 def fast(x, law, shared_axes=(), generator=None):
-    return express.dropout(x, law.kind, law.params, 1 / law.mean if law.mean else 1.0, False, shared_axes, generator)
+    return express.dropout(x, *law.for_kernels["inverted"][:3], False, shared_axes, generator)
 
 
 def general(x, law, shared_axes=()):
-    seed = kernels.draw_seed(None)
     axes = [axis % x.dim() for axis in shared_axes]
-    return kernels.ops.dropout(
-        x, seed, KernelLaw(law.kind, law.params, 1 / law.mean if law.mean else 1.0), axes, kernels.STREAM_MASK
-    )
+    law = law.for_kernels["inverted"]
+    return kernels.ops.dropout(x, kernels.draw_seed(None), law, axes, kernels.STREAM_MASK)
 
 
 def both(x, law, shared_axes=(), seed=5):
@@ -53,32 +50,26 @@ def both(x, law, shared_axes=(), seed=5):
     return results
 
 
-@each_type
-@each_law
-def test_the_same_numbers_as_the_general_way(law, dtype):
-    x = torch.randn(37, 91, dtype=dtype)
-    (y, state), (expected, expected_state) = both(x, law)
-    assert y is not None
-    assert torch.equal(y, expected)
-    assert torch.equal(state, expected_state)
+@pytest.fixture
+def nothing_is_drawn():
+    before = torch.get_rng_state()
+    yield
+    assert torch.equal(torch.get_rng_state(), before)
 
 
-@each_type
+@each_dtype
 @each_law
-def test_the_same_gradients_as_the_general_way(law, dtype):
+def test_the_same_numbers_and_gradients_as_the_general_way(law, dtype):
     x = torch.randn(37, 91, dtype=dtype, requires_grad=True)
     weight = torch.randn(37, 91, dtype=dtype)
-    gradients = []
-    for y, _ in both(x, law):
-        (y * weight).sum().backward()
-        gradients.append(x.grad)
-        x.grad = None
-    assert torch.equal(*gradients)
+    (y, state), (expected, expected_state) = both(x, law)
+    assert torch.equal(y, expected)
+    assert torch.equal(state, expected_state)
+    assert torch.equal(*(torch.autograd.grad((z * weight).sum(), x)[0] for z in (y, expected)))
 
 
 def test_layers_take_it():
     x = torch.randn(8, 8, requires_grad=True)
-    assert "_PlainDropout" not in type(cd.GaussianDropout(0.3)(x).grad_fn).__name__
     assert type(cd.GaussianDropout(0.3)(x).grad_fn).__name__ == "DropoutBackward"
 
 
@@ -107,11 +98,7 @@ def test_derivatives_of_second_order():
 def test_gradients_that_need_the_general_way(gradient):
     x = torch.randn(3, 5, requires_grad=True)
     gradient = gradient()
-    results = []
-    for y, _ in both(x, cd.Uniform()):
-        y.backward(gradient)
-        results.append(x.grad)
-        x.grad = None
+    results = [torch.autograd.grad(y, x, gradient)[0] for y, _ in both(x, cd.Uniform())]
     assert torch.equal(*results)
     assert results[0].any() == bool((gradient != 0).any())
 
@@ -128,47 +115,32 @@ def test_gradients_that_need_the_general_way(gradient):
     ],
     ids=["int64", "complex", "meta", "negated", "text", "None"],
 )
-def test_declines_and_draws_nothing(x):
-    before = torch.get_rng_state()
+def test_declines_tensors_that_it_cannot_read(x, nothing_is_drawn):
     assert fast(x, cd.Uniform()) is None
-    assert torch.equal(torch.get_rng_state(), before)
 
 
-LAYOUTS = {
-    "maps": (lambda: torch.randn(4, 6, 5, 5), (2, 3)),
-    "maps-from-behind": (lambda: torch.randn(4, 6, 5, 5), (-1, -2)),
-    "channels-last-maps": (lambda: torch.randn(4, 6, 5, 5).contiguous(memory_format=torch.channels_last), (2, 3)),
-    "channels-last": (lambda: torch.randn(4, 6, 5, 5).contiguous(memory_format=torch.channels_last), ()),
-    "transposed": (lambda: torch.randn(70, 30).t(), ()),
-    "sliced": (lambda: torch.randn(70, 30)[:, ::3], (0,)),
-    "expanded": (lambda: torch.ones(()).expand(3, 5), ()),
-    "all": (lambda: torch.randn(3, 5), (0, 1)),
-    "empty": (lambda: torch.randn(3, 0, 5), (0,)),
-}
-
-
-@each_type
-@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@each_dtype
+@each_layout
 def test_layouts_and_shared_axes(layout, dtype):
-    make, shared_axes = layout
-    x = make().to(dtype).requires_grad_()
+    x, shared_axes = layouts(dtype)[layout]
+    x.requires_grad_()
     results = []
-    for way in (fast, general):
+    from_behind = tuple(axis - x.dim() for axis in shared_axes)
+    for way, axes in ((fast, shared_axes), (fast, from_behind), (general, shared_axes)):
         torch.manual_seed(3)
-        y = way(x, cd.Gaussian(sigma=0.3), shared_axes)
+        y = way(x, cd.Gaussian(sigma=0.3), axes)
         assert y.stride() == torch.empty_like(x).stride()
         # Of a sum the gradient is expanded, of a product it is laid out like x.
         gradients = [torch.autograd.grad(z, x, retain_graph=True)[0] for z in (y.sum(), (y * x.detach()).sum())]
         results.append([y.detach(), *gradients])
-    for one, other in zip(*results):
-        assert torch.equal(one, other)
+    for one, other, expected in zip(*results):
+        assert torch.equal(one, expected)
+        assert torch.equal(other, expected)
 
 
 @pytest.mark.parametrize("axes", [(2,), (-3,), (0, 0), (0, -2), ("a",), (2**70,), [0], 0], ids=str)
-def test_declines_axes_that_are_none(axes):
-    before = torch.get_rng_state()
+def test_declines_axes_that_are_none(axes, nothing_is_drawn):
     assert fast(torch.ones(3, 5), cd.Uniform(), axes) is None
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_stale_build_is_not_used(monkeypatch):
@@ -222,42 +194,31 @@ def test_declines_while_somebody_else_looks():
     assert answers == [None] * 4
 
 
-def test_empty_and_scalar():
+def test_empty():
     assert fast(torch.empty(0, 3), cd.Uniform()).shape == (0, 3)
-    (y, _), (expected, _) = both(torch.tensor(2.0), cd.Gaussian(sigma=0.3))
-    assert torch.equal(y, expected)
 
 
 def test_inference_mode_first_does_not_spoil_the_rest():
     """The tensor that seeds are drawn into is made in the thread's first call."""
-    results = []
 
     def run():
         with torch.inference_mode():
-            results.append(fast(torch.ones(4), cd.Uniform()))
-        results.append(fast(torch.ones(4), cd.Uniform()))
+            first = fast(torch.ones(4), cd.Uniform())
+        return first, fast(torch.ones(4), cd.Uniform())
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    assert len(results) == 2
-    assert not torch.equal(*results)
+    with ThreadPoolExecutor(1) as pool:
+        assert not torch.equal(*pool.submit(run).result())
 
 
 def test_threads_draw_different_seeds():
-    x = torch.ones(64)
-    results = [[] for _ in range(4)]
+    x, together = torch.ones(64), threading.Barrier(4)
 
-    def run(found):
-        found += [fast(x, cd.Uniform()) for _ in range(200)]
+    def run(_):
+        together.wait()
+        return torch.stack([fast(x, cd.Uniform()) for _ in range(200)])
 
-    threads = [threading.Thread(target=run, args=(found,)) for found in results]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    masks = torch.stack([mask for found in results for mask in found])
-    assert len(masks.unique(dim=0)) == 800
+    with ThreadPoolExecutor(4) as pool:
+        assert len(torch.cat(list(pool.map(run, range(4)))).unique(dim=0)) == 800
 
 
 def test_hooks_and_retained_gradients_see_what_they_would_of_any_function():
@@ -275,10 +236,7 @@ def test_hooks_and_retained_gradients_see_what_they_would_of_any_function():
 def test_backward_twice():
     x = torch.randn(4, requires_grad=True)
     y = fast(x, cd.Uniform()).sum()
-    y.backward(retain_graph=True)
-    first = x.grad.clone()
-    y.backward()
-    assert torch.equal(x.grad, 2 * first)
+    assert torch.equal(*(torch.autograd.grad(y, x, retain_graph=again)[0] for again in (True, False)))
 
 
 def test_nothing_leaks():
@@ -306,38 +264,31 @@ def test_wrong_arguments_are_refused(function):
         getattr(_express, function)(1)
 
 
-def test_wrong_law_is_refused_before_a_seed_is_drawn():
-    before = torch.get_rng_state()
+def test_wrong_law_is_refused_before_a_seed_is_drawn(nothing_is_drawn):
     with pytest.raises(ValueError, match="unpack"):
         express.dropout(torch.ones(3), "gaussian", (0.5,), 2.0, False, (), None)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_without_pythons_headers_everything_is_declined(monkeypatch):
+def test_without_pythons_headers_everything_is_declined(monkeypatch, nothing_is_drawn):
     monkeypatch.setitem(sys.modules, "contdrop.kernels.native._express", None)
     monkeypatch.delattr("contdrop.kernels.native._express", raising=False)
-    decline = express._connect(native)
-    before = torch.get_rng_state()
-    assert decline(torch.ones(3), "uniform", (0.0, 1.0), 2.0, False, (), None) is None
-    assert torch.equal(torch.get_rng_state(), before)
+    assert express._connect(native)(torch.ones(3), "uniform", (0.0, 1.0), 2.0, False, (), None) is None
 
 
 # Layers with a generator of their own.
 
 
-def test_own_generators_take_it():
+def test_own_generators_take_it(nothing_is_drawn):
     generator = torch.Generator().manual_seed(3)
-    x = torch.randn(5, 7, requires_grad=True)
+    x = torch.linspace(-1, 1, 35).view(5, 7).requires_grad_()
     y = cd.GaussianDropout(sigma=0.3, generator=generator)(x)
     assert type(y.grad_fn).__name__ == "DropoutBackward"
-    state = torch.get_rng_state()
     generator.manual_seed(4)
     y = fast(x, cd.Uniform(), generator=generator)
-    assert torch.equal(torch.get_rng_state(), state)
     after = generator.get_state()
     generator.manual_seed(4)
     seed = kernels.draw_seed(generator)
-    assert torch.equal(y, kernels.ops.dropout(x, seed, KernelLaw("uniform", (0.0, 1.0), 2.0), [], kernels.STREAM_MASK))
+    assert torch.equal(y, kernels.ops.dropout(x, seed, WAYS["uniform"], [], kernels.STREAM_MASK))
     assert torch.equal(generator.get_state(), after)
 
 
@@ -389,30 +340,27 @@ def test_other_options_give_the_same_numbers(options, monkeypatch):
 def relu_both(x, law, gradient=None, **options):
     """Values and gradients in one pass, and of the two functions one after the other."""
     results = []
-    for fused in (True, False):
-        torch.manual_seed(7)
-        if fused:
-            y = cd.functional.dropout(x, law, activation="relu", **options)
-        else:
-            y = cd.functional.dropout(torch.relu(x), law, **options)
+    for y in relu_ways(x, law, **options):
         cotangent = torch.ones_like(y) if gradient is None else gradient
         results.append((y, *torch.autograd.grad(y, x, cotangent)))
     return results
 
 
-@pytest.mark.parametrize("instructions", ["avx512", "avx2", "neon", "portable"])
+def relu_ways(x, law, **options):
+    torch.manual_seed(7)
+    yield cd.functional.dropout(x, law, activation="relu", **options)
+    torch.manual_seed(7)
+    yield cd.functional.dropout(torch.relu(x), law, **options)
+
+
+@pytest.mark.parametrize("instructions", usable_instructions())
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 64, 100, 128, 200, 6143, 6144, 6150, 100_003])
 @each_law
 def test_relu_in_one_pass(law, size, instructions):
-    from contdrop.kernels.native import use_instructions
-
     x = torch.randn(size, requires_grad=True)
     weight = torch.randn(size)
-    try:
-        with use_instructions(instructions):
-            (y, g), (expected_y, expected_g) = relu_both(x, law, weight)
-    except ValueError:
-        pytest.skip("not on this CPU")
+    with native.use_instructions(instructions):
+        (y, g), (expected_y, expected_g) = relu_both(x, law, weight)
     assert torch.equal(y, expected_y)
     assert torch.equal(g, expected_g)
     assert type(y.grad_fn).__name__ == "DropoutBackward"
@@ -450,10 +398,7 @@ def test_relu_of_a_negative_mask():
 def test_relu_second_order():
     x = torch.randn(50, requires_grad=True)
     results = []
-    for fused in (True, False):
-        torch.manual_seed(7)
-        law = cd.Uniform()
-        y = cd.functional.dropout(x, law, activation="relu") if fused else cd.functional.dropout(x.relu(), law)
+    for y in relu_ways(x, cd.Uniform()):
         (g,) = torch.autograd.grad((y**3).sum(), x, create_graph=True)
         results.append((g, *torch.autograd.grad(g.sum(), x)))
     for mine, expected in zip(*results):
@@ -501,20 +446,19 @@ def test_compiled_autograd_follows_it(activation):
 
 def test_relu_compiled_is_eager():
     layer = torch.nn.Sequential(torch.nn.Linear(6, 5), cd.GaussianDropout(0.3, activation="relu"))
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    x = torch.randn(4, 6)
-    torch.manual_seed(2)
-    expected = layer(x)
-    torch.manual_seed(2)
-    assert torch.equal(compiled(x), expected)
+    results = []
+    for run in (layer, torch.compile(layer, backend="aot_eager", fullgraph=True)):
+        torch.manual_seed(2)
+        results.append(run(torch.ones(4, 6)))
+    assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("other", [torch.float16, torch.float64])
 def test_relu_whose_saved_result_comes_back_in_another_type(other):
     x = torch.randn(200, 300, requires_grad=True)
-    (expected,) = relu_both(x, cd.Gaussian(sigma=0.3), torch.ones(200, 300))[0][1:]
+    (_, expected), _ = relu_both(x, cd.Gaussian(sigma=0.3))
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor.to(other), lambda tensor: tensor):
-        (found,) = relu_both(x, cd.Gaussian(sigma=0.3), torch.ones(200, 300))[0][1:]
+        (_, found), _ = relu_both(x, cd.Gaussian(sigma=0.3))
     assert (found != expected).float().mean() < 1e-3  # float16 rounds a few small results to 0
 
 

@@ -1,4 +1,4 @@
-"""The native back end against the reference: every law, type, layout, instruction set and number of threads."""
+"""The native back end beyond what ``test_agreement.py`` asks of all: tiles, rounding, contractions, threads, memory."""
 
 import contextlib
 import ctypes
@@ -11,46 +11,38 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from test_agreement import (
+    ALL_ONES,
+    DTYPES,
+    KERNEL_LAWS,
+    NORMAL,
+    SEED,
+    UNIFORM,
+    WAYS,
+    BackEnd,
+    assert_close,
+    assert_dropout,
+    assert_same_bits,
+    each_dtype,
+    each_set,
+    fuzzed,
+    largest,
+    mask_error,
+    numbers,
+    usable_instructions,
+)
 
 import contdrop as cd
 import oracles
 import sanitizer_fuzz
-from conformance import INFINITY, LAWS, assert_pretended_numbers_are_read
-from contdrop import kernels
+from conformance import INFINITY
 from contdrop.kernels import native, ops, reference
-from contdrop.kernels.native import binding, loader
-from contdrop.laws import KernelLaw, training_factor
+from contdrop.kernels.native import loader
+from contdrop.laws import KernelLaw
 
-DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
-SEED = torch.tensor(0x0123456789ABCDEF)
-ALL_LAWS = [
-    *LAWS,
-    # Certain coins, every number of bits, and a threshold that rounds up to 2^32.
-    *(cd.Bernoulli(keep=keep) for keep in (0.0, 1.0, 0.25, 3 / 16, 3 / 256, 1 - 2.0**-16, 1 - 1e-12)),
-    cd.Uniform(-1, 0.5),
-    *(cd.Gaussian(sigma=sigma) for sigma in (0.0, 0.1, 1e6)),
-    cd.Gaussian(sigma=1e6, low=-INFINITY, high=INFINITY),
-    cd.Gaussian(mu=-0.5, sigma=0.3, low=-1.0, high=0.2),  # a negative mean, so a negative scale
-    cd.Gaussian(mu=2.0, sigma=0.4),  # mu outside the interval
-    cd.Gaussian(mu=1.0, sigma=0.5, low=0.0, high=INFINITY),
-]
-
-
-def usable_instructions() -> list[str]:
-    """The instruction sets of this CPU; importing this file fails if the library was not built."""
-    usable = []
-    for name in loader.INSTRUCTIONS:
-        with contextlib.suppress(ValueError), native.use_instructions(name):
-            usable.append(name)
-    return usable
-
-
-each_set = pytest.mark.parametrize("instructions", usable_instructions())
-each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-each_law = pytest.mark.parametrize("law", ALL_LAWS, ids=str)
-fuzzed = settings(max_examples=60, deadline=None)
+any_law = st.sampled_from(list(KERNEL_LAWS.values()))
 
 
 @contextlib.contextmanager
@@ -63,133 +55,7 @@ def threads(count: int):
         torch.set_num_threads(before)
 
 
-def numbers(*shape: int, dtype=torch.float32, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-
-
-def bits_of(tensor: torch.Tensor) -> torch.Tensor:
-    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    return tensor.contiguous().view(kind)
-
-
-def assert_same_bits(got: torch.Tensor, expected: torch.Tensor) -> None:
-    assert got.dtype == expected.dtype
-    assert torch.equal(bits_of(got), bits_of(expected))
-
-
-def mask_error(law: cd.Law, factor: float, dtype: torch.dtype) -> float:
-    """How far a mask value times its factor may be from the reference's.
-
-    The package promises 1e-6 for the mask value. A law without bounds has values of size sigma, and an error to match.
-    A uniform value in float64 is off by roundings only.
-    """
-    if law.kind == "bernoulli":
-        return 0.0
-    if law.kind == "uniform" and dtype == torch.float64:
-        return 4 * oracles.mask_tolerance(law.kind, law.params, dtype) * abs(factor)
-    unbounded = law.kind == "gaussian" and math.isinf(max(-law.low, law.high))
-    return 1e-6 * abs(factor) * (max(1.0, law.sigma) if unbounded else 1.0)
-
-
-def assert_close(got: torch.Tensor, expected: torch.Tensor, error: torch.Tensor | float) -> None:
-    """Equal up to an error before the last rounding, and one unit in the last place after it."""
-    assert got.dtype == expected.dtype
-    assert got.shape == expected.shape
-    info = torch.finfo(got.dtype)
-    overflow = info.max * (1 + info.eps / 2)  # what infinity stands for where one of the two is still finite
-    got, expected = (tensor.double().clamp(-overflow, overflow) for tensor in (got, expected))
-    unit = info.eps * expected.abs() + info.smallest_normal * info.eps
-    assert not got.isnan().any()
-    assert ((got - expected).abs() <= error + unit).all()
-
-
 # Elementwise dropout.
-
-EDGES = sorted({size * k + d for size in (16, 64, 96, 512, 2048, 6144) for k in (1, 2, 3) for d in (-1, 0, 1)})
-MOST = 26_000
-
-
-@st.composite
-def shapes(draw, most_axes: int = 5) -> list[int]:
-    shape = draw(st.lists(st.integers(1, 6) | st.sampled_from([0, 1, 13, 31, 37]), max_size=most_axes))
-    if shape and draw(st.booleans()):
-        shape[draw(st.integers(0, len(shape) - 1))] = draw(st.sampled_from(EDGES))
-    while math.prod(shape) > MOST:
-        shape[sorted(range(len(shape)), key=shape.__getitem__)[-2]] = 1  # all but the longest axis
-    return shape
-
-
-@st.composite
-def layouts(draw, shape: list[int], dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Memory, and a tensor of a shape in it: shifted, permuted, strided, expanded or channels-last."""
-    axes = len(shape)
-    offset = draw(st.sampled_from([0, 0, 1, 5, 16, 17]))
-    order = draw(st.permutations(range(axes)) if draw(st.booleans()) else st.just(range(axes)))
-    steps = [draw(st.sampled_from([1, 1, 1, 2, 3])) for _ in shape]
-    full = [shape[axis] * steps[axis] for axis in order]
-    memory = numbers(offset + math.prod(full), dtype=dtype, seed=draw(st.integers(0, 99)))
-    inverse = sorted(range(axes), key=list(order).__getitem__)
-    x = memory[offset:].view(full).permute(inverse)[tuple(slice(None, None, step) for step in steps)]
-    special = draw(st.sampled_from(["no", "no", "expanded", "channels-last"]))
-    if special == "expanded" and axes and x.numel():
-        x = x.narrow(draw(st.integers(0, axes - 1)), 0, 1).expand(shape)
-    elif special == "channels-last" and axes in (4, 5):
-        x = memory = x.contiguous(memory_format=torch.channels_last if axes == 4 else torch.channels_last_3d)
-    return memory, x
-
-
-def assert_dropout(x, seed, law, scale, shared_axes=(), stream=0, memory=None) -> None:
-    factor = training_factor("test", law, scale)
-    before = (x if memory is None else memory).clone()
-    got = native.dropout(x, seed, KernelLaw(law.kind, law.params, factor), list(shared_axes), stream)
-    assert_same_bits(x if memory is None else memory, before)
-    assert got.stride() == torch.empty_like(x).stride()
-    expected = reference.dropout(x, seed, KernelLaw(law.kind, law.params, factor), list(shared_axes), stream)
-    if law.kind == "bernoulli":
-        assert_same_bits(got, expected)
-    else:
-        assert_close(got, expected, x.double().abs() * mask_error(law, factor, x.dtype))
-
-
-@each_set
-@fuzzed
-@given(
-    data=st.data(),
-    shape=shapes(),
-    dtype=st.sampled_from(DTYPES),
-    law=st.sampled_from(ALL_LAWS),
-    scale=st.sampled_from(["inverted", "paper"]),
-    seed=st.integers(-(2**63), 2**63 - 1),
-    stream=st.integers(0, 2),
-)
-def test_dropout_agrees_for_any_shape_layout_and_sharing(instructions, data, shape, dtype, law, scale, seed, stream):
-    memory, x = data.draw(layouts(shape, dtype))
-    shared = data.draw(st.sets(st.integers(0, len(shape) - 1)) if shape and data.draw(st.booleans()) else st.just(()))
-    with native.use_instructions(instructions):
-        assert_dropout(x, torch.tensor(seed), law, scale, shared, stream, memory)
-
-
-@each_set
-@fuzzed
-@given(data=st.data(), shape=shapes(most_axes=3), law=st.sampled_from(ALL_LAWS), dtype=st.sampled_from(DTYPES))
-def test_dropout_takes_a_seed_per_entry_of_the_leading_axes(instructions, data, shape, law, dtype):
-    batch = data.draw(st.sampled_from([[0], [1], [3], [2, 2]]))
-    _, x = data.draw(layouts([*batch, *shape], dtype))
-    seeds = SEED + torch.arange(math.prod(batch)).view(batch)
-    inner = range(len(batch), x.dim())
-    shared = data.draw(st.sets(st.sampled_from(inner)) if inner else st.just(()))
-    with native.use_instructions(instructions):
-        assert_dropout(x, seeds, law, "inverted", shared)
-
-
-@each_set
-@each_law
-@each_dtype
-def test_every_law_agrees_in_every_type(instructions, law, dtype):
-    with native.use_instructions(instructions):
-        for x in (numbers(20_011, dtype=dtype), numbers(41, 67, dtype=dtype).t()):
-            for scale in ("inverted", "paper"):
-                assert_dropout(x, SEED, law, scale)
 
 
 @each_set
@@ -204,36 +70,23 @@ def test_every_law_agrees_in_every_type(instructions, law, dtype):
 )
 def test_tiles_of_every_shape(instructions, dtype, make):
     """Rows of the mask made together, or each in a piece of its own, a whole number of lines and not."""
-    with native.use_instructions(instructions):
-        for law in (cd.Bernoulli(keep=0.5), cd.Uniform(), cd.Gaussian(sigma=0.3)):
-            assert_dropout(make(dtype), SEED, law, "inverted")
+    for name in ("coin", "uniform", "gaussian"):
+        assert_dropout(make(dtype), WAYS[name], back_end=BackEnd(native, instructions))
 
 
 @each_set
 @each_dtype
 def test_rows_that_share_a_value_end_in_any_lane(instructions, dtype):
-    with native.use_instructions(instructions):
-        for length in (*range(14, 50), 250, 255, 256, 257):
-            for rows in (1, 2, 37):
-                for law in (cd.Bernoulli(keep=0.5), cd.Gaussian(sigma=0.3)):
-                    assert_dropout(numbers(rows, length, dtype=dtype), SEED, law, "inverted", (1,))
-
-
-@each_set
-@pytest.mark.parametrize("size", EDGES)
-def test_uniform_masks_are_the_uniform_numbers(instructions, size):
-    numbers = reference.elements(SEED, 0, size, 21, 1)
-    with native.use_instructions(instructions):
-        for dtype in (torch.float32, torch.float64):
-            got = native.dropout(torch.ones(size, dtype=dtype), SEED, KernelLaw("uniform", (0.0, 1.0), 1.0), [], 1)
-            assert_same_bits(got, reference.uniforms(numbers, dtype))
+    for length in (*range(14, 50), 250, 255, 256, 257):
+        for rows in (1, 2, 37):
+            for name in ("coin", "gaussian"):
+                x = numbers(rows, length, dtype=dtype)
+                assert_dropout(x, WAYS[name], (1,), back_end=BackEnd(native, instructions))
 
 
 @functools.cache
 def exact_quantiles() -> torch.Tensor:
-    return reference.dropout(
-        torch.ones(2_000_000), SEED, KernelLaw("gaussian", (0.0, 1.0, -INFINITY, INFINITY), 1.0), [], 0
-    )
+    return reference.dropout(torch.ones(2_000_000), SEED, NORMAL, [], 0)
 
 
 @each_set
@@ -246,48 +99,25 @@ def test_all_quantiles_agree_to_the_tails(instructions, reach):
     assert (got - exact_quantiles().clamp(-reach, reach)).abs().max() <= 1e-6
 
 
-@each_set
-@pytest.mark.parametrize(
-    ("law", "bits"),
-    [(cd.Uniform(), 21), (cd.Bernoulli(keep=0.5), 1), (cd.Bernoulli(keep=3 / 256), 8), (cd.Bernoulli(keep=0.99), 32)],
-    ids=str,
-)
-def test_elements_far_out_use_the_high_half_of_the_counter(instructions, law, bits):
-    first = 2**42 + 5  # words from 2^34 on have a block number above 2^32
-    x, out = torch.ones(2, 700), torch.empty(2, 700)
-    call = binding.Dropout(x.data_ptr(), out.data_ptr(), 0, 2, seed=SEED.item(), stream=0, threads=1)
-    call.size[:2], call.mask_stride[:2] = [2, 700], [first, 1]
-    call.x_stride[:2] = call.out_stride[:2] = [700, 1]
-    call.law = binding.prepare(law.kind, law.params, 1.0)
-    with native.use_instructions(instructions):
-        loader.library().contdrop_dropout(ctypes.byref(call))
-    for row, start in zip(out, (0, first)):
-        drawn = reference.elements(SEED, start, 700, bits, 0)
-        assert_same_bits(row, reference.mask_values(drawn, KernelLaw(law.kind, law.params, 1.0), torch.float32))
-
-
 def test_more_axes_than_the_kernels_take_fall_back_to_the_reference():
     x = numbers(2**17).view([2] * 17).permute(list(reversed(range(17))))
-    assert_dropout(x, SEED, cd.Uniform(), "inverted")
+    assert_dropout(x, UNIFORM, back_end=BackEnd(native))
 
 
 @each_set
 @each_dtype
-@each_law
-def test_nan_and_infinity_come_out_as_from_a_multiplication(instructions, dtype, law):
+def test_nan_and_infinity_come_out_as_from_a_multiplication(instructions, dtype):
     info = torch.finfo(dtype)
     special = [math.nan, INFINITY, -INFINITY, 0.0, -0.0, info.max, -info.max, info.tiny, info.tiny * info.eps]
     x = torch.tensor(special, dtype=dtype).repeat(30)
-    with native.use_instructions(instructions):
-        wide = torch.ones(len(x), dtype=reference.compute_dtype(dtype))
-        for scale in ("inverted", "paper"):
-            arguments = (SEED, KernelLaw(law.kind, law.params, training_factor("test", law, scale)), [], 0)
-            expected = (x.to(wide.dtype) * native.dropout(wide, *arguments)).to(dtype)
-            got = native.dropout(x, *arguments)
-            strided = native.dropout(torch.stack([x, x], 1)[:, 0], *arguments)
-            for result in (got, strided):
-                assert torch.equal(result.isnan(), expected.isnan())
-                assert_same_bits(result.nan_to_num(nan=1.0), expected.nan_to_num(nan=1.0))
+    wide = torch.ones(len(x), dtype=reference.compute_dtype(dtype))
+    back_end = BackEnd(native, instructions)
+    for law in KERNEL_LAWS.values():
+        expected = (x.to(wide.dtype) * back_end.dropout(wide, SEED, law, [], 0)).to(dtype)
+        for same in (x, torch.stack([x, x], 1)[:, 0]):
+            result = back_end.dropout(same, SEED, law, [], 0)
+            assert torch.equal(result.isnan(), expected.isnan())
+            assert_same_bits(result.nan_to_num(nan=1.0), expected.nan_to_num(nan=1.0))
 
 
 @each_set
@@ -296,7 +126,7 @@ def test_nan_and_infinity_come_out_as_from_a_multiplication(instructions, dtype,
 )
 def test_bfloat16_products_are_rounded_to_nearest(instructions, law):
     x = numbers(20_000).bfloat16()
-    arguments = (SEED, KernelLaw(law.kind, law.params, training_factor("test", law, "inverted")), [], 0)
+    arguments = (SEED, law.for_kernels["inverted"], [], 0)
     with native.use_instructions(instructions):
         mask, got = native.dropout(torch.ones(len(x)), *arguments), native.dropout(x, *arguments).double()
     exact = (x.float() * mask).double()
@@ -325,17 +155,6 @@ def test_where_many_products_are_halfway_bfloat16_rounds_ties_to_even(instructio
 # What the operators are given must arrive: each of these once went wrong somewhere in a package of this kind.
 
 
-@pytest.mark.parametrize("backend", ["native", "reference"])
-def test_numbers_that_torch_pretends_are_read(backend):
-    assert_pretended_numbers_are_read(backend, torch.device("cpu"))
-
-
-def test_a_gate_is_broadcast_as_by_the_reference():
-    x = torch.ones(3, 40)
-    for keep in (torch.full((40,), 0.5), torch.tensor(0.5), torch.full((3, 1), 0.5)):
-        assert torch.equal(kernels.ops.keep_where(x, SEED, keep, []), reference.keep_where(x, SEED, keep, []))
-
-
 def test_tensors_without_memory_do_not_crash():
     """torch's efficient zeros have a null pointer; forward-mode differentiation makes them."""
     code = (
@@ -347,35 +166,6 @@ def test_tensors_without_memory_do_not_crash():
 
 
 # The other operators.
-
-
-@each_set
-@fuzzed
-@given(data=st.data(), shape=shapes(), dtype=st.sampled_from(DTYPES), seeds=st.booleans())
-def test_keep_where_agrees(instructions, data, shape, dtype, seeds):
-    _, x = data.draw(layouts(shape, dtype))
-    _, keep = data.draw(layouts(shape, dtype))
-    keep = (keep * 0.4 + 0.5) if data.draw(st.booleans()) else keep  # probabilities, mostly; or any number
-    seed = SEED + torch.arange(shape[0]) if seeds and shape and shape[0] <= 6 else SEED
-    shared = data.draw(st.sets(st.integers(seed.dim(), len(shape) - 1)) if len(shape) > seed.dim() else st.just(()))
-    before = x.clone()
-    with native.use_instructions(instructions):
-        got = native.keep_where(x, seed, keep, list(shared))
-    assert_same_bits(got, reference.keep_where(x, seed, keep, list(shared)))
-    assert_same_bits(x, before)
-    assert got.stride() == torch.empty_like(x).stride()
-
-
-@each_set
-@each_dtype
-@pytest.mark.parametrize("keep", [0.0, 1.0, math.nan])
-def test_keep_where_is_certain_and_multiplies(instructions, dtype, keep):
-    x = torch.tensor([1.0, -2.0, INFINITY, -INFINITY, math.nan] * 9, dtype=dtype)
-    with native.use_instructions(instructions):
-        got = native.keep_where(x, SEED, torch.full_like(x, keep), [])
-    expected = x * 1.0 if keep == 1 else x * 0.0
-    assert torch.equal(got.isnan(), expected.isnan())
-    assert_same_bits(got.nan_to_num(nan=1.0), expected.nan_to_num(nan=1.0))
 
 
 CONTRACTIONS = ["dropconnect", "dropconnect_input_gradient", "dropconnect_weight_gradient"]
@@ -399,28 +189,23 @@ def operands(name: str, examples: int, outputs: int, inputs: int, make) -> tuple
     examples=st.sampled_from([0, 1, 2, 3, 7, 33]),
     outputs=st.sampled_from([0, 1, 5, 8, 9, 17]),
     inputs=st.sampled_from([0, 1, 15, 16, 17, 31, 63, 64, 65, 127, 129, 511, 512, 513]),
-    law=st.sampled_from(ALL_LAWS),
-    scale=st.sampled_from(["inverted", "paper"]),
+    law=any_law,
     dtype=st.sampled_from(DTYPES),
     transposed=st.booleans(),
 )
-def test_dropconnect_agrees(instructions, name, examples, outputs, inputs, law, scale, dtype, transposed):
+def test_dropconnect_agrees(instructions, name, examples, outputs, inputs, law, dtype, transposed):
     def make(rows, columns):
         return numbers(columns, rows, dtype=dtype, seed=rows).t() if transposed else numbers(rows, columns, dtype=dtype)
 
     left, right, terms = operands(name, examples, outputs, inputs, make)
-    factor = training_factor("test", law, scale)
     run = getattr(reference, name)
-    exact = run(left.double(), right.double(), SEED, KernelLaw(law.kind, law.params, factor))
+    exact = run(left.double(), right.double(), SEED, law)
     # The sizes of the terms, added up: with their masks, and without.
-    low, high = (law.low, law.high) if law.kind != "bernoulli" else (0.0, 1.0)
-    largest = max(-low, high) if math.isfinite(max(-low, high)) else abs(law.mu) + 5.5 * law.sigma
-    sizes = run(left.double().abs(), right.double().abs(), SEED, KernelLaw("bernoulli", (1.0,), 1.0))
+    sizes = run(left.double().abs(), right.double().abs(), SEED, ALL_ONES)
     # A term takes three roundings (the mask value, two products) and a sum as many as it has terms.
     unit = oracles.UNIT_ROUNDOFF[reference.compute_dtype(dtype)]
-    error = sizes * (mask_error(law, factor, dtype) + (terms + 4) * unit * largest * abs(factor))
-    with native.use_instructions(instructions):
-        got = getattr(native, name)(left, right, SEED, KernelLaw(law.kind, law.params, factor))
+    error = sizes * (mask_error(law, dtype) + (terms + 4) * unit * largest(law) * abs(law.factor))
+    got = getattr(BackEnd(native, instructions), name)(left, right, SEED, law)
     assert_close(got, exact.to(dtype), error)
 
 
@@ -430,27 +215,23 @@ def test_dropconnect_agrees(instructions, name, examples, outputs, inputs, law, 
     examples=st.sampled_from([0, 1, 3, 33]),
     outputs=st.sampled_from([0, 1, 5, 64, 81]),
     inputs=st.sampled_from([0, 1, 16, 17, 95, 96, 97, 513]),
-    law=st.sampled_from(ALL_LAWS),
+    law=st.sampled_from([law._replace(factor=1.0) for law in KERNEL_LAWS.values()]),
     dtype=st.sampled_from(DTYPES),
     first_example=st.sampled_from([0, 7]),
 )
 def test_both_gradients_from_one_draw_agree_with_one_by_one(
     instructions, examples, outputs, inputs, law, dtype, first_example
 ):
-    g, w, x = numbers(examples, outputs, dtype=dtype), numbers(outputs, inputs, dtype=dtype), numbers(examples, inputs)
-    x = x.to(dtype)
-    arguments = (SEED, KernelLaw(law.kind, law.params, 1.0), first_example)
-    with native.use_instructions(instructions):
-        by_x, by_weight = native.dropconnect_gradients(g, w, x, *arguments)
-        assert_same_bits(by_weight, native.dropconnect_weight_gradient(g, x, *arguments))
-        expected = native.dropconnect_input_gradient(g, w, *arguments)
-        ones = (SEED, KernelLaw("bernoulli", (1.0,), 1.0))
-        sizes = native.dropconnect_input_gradient(g.double().abs(), w.double().abs(), *ones)
+    g, w, x = (numbers(*shape, dtype=dtype) for shape in ((examples, outputs), (outputs, inputs), (examples, inputs)))
+    arguments = (SEED, law, first_example)
+    back_end = BackEnd(native, instructions)
+    by_x, by_weight = back_end.dropconnect_gradients(g, w, x, *arguments)
+    assert_same_bits(by_weight, back_end.dropconnect_weight_gradient(g, x, *arguments))
+    expected = back_end.dropconnect_input_gradient(g, w, *arguments)
+    sizes = back_end.dropconnect_input_gradient(g.double().abs(), w.double().abs(), SEED, ALL_ONES)
     # The same terms, added up in another order.
     unit = oracles.UNIT_ROUNDOFF[reference.compute_dtype(dtype)]
-    low, high = (law.low, law.high) if law.kind != "bernoulli" else (0.0, 1.0)
-    largest = max(-low, high) if math.isfinite(max(-low, high)) else abs(law.mu) + 5.5 * law.sigma
-    assert_close(by_x, expected, 2 * (outputs + 4) * unit * sizes * largest)
+    assert_close(by_x, expected, 2 * (outputs + 4) * unit * sizes * largest(law))
 
 
 @each_set
@@ -458,7 +239,7 @@ def test_both_gradients_from_one_draw_agree_with_one_by_one(
 def test_both_gradients_do_not_depend_on_how_the_work_is_split(instructions, team_size):
     # More examples than are done at a time.
     g, w, x = numbers(700, 70), numbers(70, 97, seed=1), numbers(700, 97, seed=2)
-    arguments = (g, w, x, SEED, KernelLaw("gaussian", (0.5, 0.3, 0.0, 1.0), 2.0))
+    arguments = (g, w, x, SEED, WAYS["gaussian"])
     with native.use_instructions(instructions):
         with threads(1):
             alone = native.dropconnect_gradients(*arguments)
@@ -489,8 +270,8 @@ def test_dropconnect_of_small_whole_numbers_is_exact(instructions, name, keep, d
 def large_calls(dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Every operator on more elements than are worth a second thread."""
     results = {}
-    for law in (cd.Bernoulli(keep=0.5), cd.Bernoulli(keep=0.3), cd.Uniform(), cd.Gaussian(sigma=0.3), LAWS[-1]):
-        arguments = (SEED, KernelLaw(law.kind, law.params, 2.0))
+    for law in (NORMAL, *(WAYS[name] for name in ("coin", "threshold", "uniform", "gaussian"))):
+        arguments = (SEED, law)
         x = numbers(70_001, dtype=dtype)
         results[f"flat {law}"] = native.dropout(x, *arguments, [], 0)
         results[f"strided {law}"] = native.dropout(torch.stack([x, x], 1)[:, 1], *arguments, [], 0)
@@ -553,7 +334,7 @@ def test_how_the_work_is_split_changes_no_bit(instructions, size):
 
 def test_small_calls_start_no_threads():
     with team(2) as calls, threads(2):
-        native.dropout(numbers(16_000), SEED, KernelLaw("uniform", (0.0, 1.0), 1.0), [], 0)
+        native.dropout(numbers(16_000), SEED, UNIFORM, [], 0)
         native.keep_where(numbers(16_000), SEED, numbers(16_000, seed=1).sigmoid(), [])
     assert calls == []
 
@@ -607,8 +388,7 @@ print(status("VmHWM") - before)
 
 @pytest.mark.parametrize("way", ["short", "operator"])
 def test_elementwise_dropout_saves_less_than_100_bytes_for_backward(way):
-    law = KernelLaw("gaussian", (0.5, 0.3, 0.0, 1.0), 2.0)
-    law = law if way == "short" else law.tensor()
+    law = WAYS["gaussian"] if way == "short" else WAYS["gaussian"].tensor()
     x = torch.ones(1000, 1000, requires_grad=True)
     saved = []
     gc.collect()

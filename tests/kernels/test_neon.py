@@ -10,7 +10,7 @@ import struct
 import subprocess
 
 import pytest
-from test_native import usable_instructions
+from test_agreement import usable_instructions
 
 import sanitizer_fuzz
 from contdrop.kernels.native import loader

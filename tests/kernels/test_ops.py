@@ -1,5 +1,7 @@
 """The operators as torch sees them: schemas, shapes, derivatives, batching."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -105,11 +107,23 @@ def test_nested_vmap_equals_loops(name, inner_seed, outer_seed):
         return ops.keep_where(x, seed, keep, [])
 
     result = torch.vmap(torch.vmap(one, in_dims=(0, inner_seed)), in_dims=(0, outer_seed))(x, seeds)
-    for i in range(2):
-        for j in range(3):
-            seed = seeds[i] if outer_seed == 0 else seeds
-            seed = seed[j] if inner_seed == 0 else seed
-            assert torch.equal(result[i, j], one(x[i, j], seed))
+    every = seeds.view(len(seeds) if outer_seed == 0 else 1, -1).expand(2, 3)
+    for i, j in itertools.product(range(2), range(3)):
+        assert torch.equal(result[i, j], one(x[i, j], every[i, j]))
+
+
+@pytest.mark.parametrize("seed_axis", [0, None])
+@pytest.mark.parametrize("shared", [[], [1]])
+def test_vmap_of_windows_equals_a_loop(shared, seed_axis):
+    x, keep = fixed(2, 3, 4), fixed(2, 3, 4, seed=1).sigmoid()
+    seeds = SEED + torch.arange(2) if seed_axis == 0 else SEED.expand(2)
+    window = [5, 9, 2, 3]
+    for one in (
+        lambda x, seed, keep: ops.dropout_operator(x, seed, GAUSSIAN.tensor(), shared, 0, window),
+        lambda x, seed, keep: ops.keep_where(x, seed, keep, shared, window),
+    ):
+        got = torch.vmap(one, in_dims=(0, seed_axis, 0))(x, seeds if seed_axis == 0 else SEED, keep)
+        assert torch.equal(got, torch.stack([one(*values) for values in zip(x, seeds, keep)]))
 
 
 def test_vmap_of_dropconnect_equals_a_loop():
@@ -178,17 +192,13 @@ def test_native_dropconnect_refuses_what_it_would_read_or_write_beyond_the_end_o
             op(left.float(), right, *rest)
 
 
-def test_gradients_of_dropconnect_have_the_type_they_are_computed_in():
+def test_gradients_of_dropconnect_are_of_matrices_of_one_type():
     gradient, weight, x = fixed(4, 3), fixed(3, 6, seed=1), fixed(4, 6, seed=2)
-    with kernels.use_backend("native"):
-        with pytest.raises(
-            RuntimeError, match=r"expected matrices of one type, got torch.float64 and torch.float64 and"
-        ):
-            native.dropconnect_gradients(gradient, weight, x.float(), SEED, GAUSSIAN)
-        both = native.dropconnect_gradients(gradient, weight, x, SEED, GAUSSIAN)
-    for got, expected in zip(both, reference.dropconnect_gradients(gradient, weight, x, SEED, GAUSSIAN)):
-        assert got.dtype == expected.dtype
-        assert torch.allclose(got, expected, atol=1e-5)
+    with (
+        kernels.use_backend("native"),
+        pytest.raises(RuntimeError, match=r"expected matrices of one type, got torch.float64 and torch.float64 and"),
+    ):
+        native.dropconnect_gradients(gradient, weight, x.float(), SEED, GAUSSIAN)
 
 
 @pytest.mark.parametrize("name", ["keep_where", "dropconnect", "input-gradient", "weight-gradient"])

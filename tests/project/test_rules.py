@@ -67,8 +67,7 @@ wrap write yield
 EXTRA = """
 _torch/test_compile.py _torch/test_dtensor.py _torch/test_fx.py
 _torch/test_func_transforms.py _torch/test_torch_options.py _torch/test_wrappers.py
-kernels/test_avx512.py kernels/test_neon.py kernels/test_quality.py
-kernels/test_battery_verdicts.py kernels/test_random_streams_for_batteries.py
+kernels/test_agreement.py kernels/test_avx512.py kernels/test_neon.py kernels/test_quality.py
 lab/report/test_live_in_browser.py lab/report/test_page_in_browser.py
 lab/report/test_reliability.py lab/runner/test_missing_systems.py lab/store/faults/test_faults.py
 lab/store/test_damage.py lab/study/test_known_facts.py lab/report/test_other_metrics.py

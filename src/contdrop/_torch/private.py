@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx.traceback
 import torch.utils.checkpoint
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 VARIABLE = "CONTDROP_WITHOUT"
@@ -64,45 +64,30 @@ dispatch_modes: Callable[[], int] | None = find("torch._C._len_torch_dispatch_st
 tracing_state: Callable[[], object] | None = find("torch._C._get_tracing_state")
 _has_storage: Callable[[Tensor], bool] | None = find("torch._C._has_storage")
 _dispatch_mode: Any = find("torch.utils._python_dispatch.TorchDispatchMode")
-_FORWARD_LEVEL = "torch.autograd.forward_ad._current_level"
-
-
-def _sees_transforms() -> bool:
-    answers = []
-
-    def look(x: Tensor) -> Tensor:
-        answers.append(transforms_active and transforms_active())
-        return x
-
-    torch.func.vmap(look)(torch.zeros(1, device="cpu"))
-    return answers == [True]
-
-
-def _sees_modes() -> bool:
-    if dispatch_modes is None or _dispatch_mode is None:
-        return False
-    before = dispatch_modes()
-    with _dispatch_mode():
-        return dispatch_modes() == before + 1
-
-
-def _sees_forward_mode() -> bool:
-    if find(_FORWARD_LEVEL) is None:
-        return False
-    if forward_ad._current_level >= 0:
-        return True  # this package is being imported inside of forward mode, which cannot be entered twice
-    with forward_ad.dual_level():
-        return forward_ad._current_level >= 0
+_forward_level: int | None = find("torch.autograd.forward_ad._current_level")
 
 
 def _sees_everybody() -> bool:
+    """Try the parts above on a tensor, in a transform, in a mode, and in forward mode."""
+    if tracing_state is None or _forward_level is None:
+        return False
+    answers = []
+
+    def look(x: Tensor) -> Tensor:
+        answers.append(transforms_active())  # type: ignore[misc]
+        return x
+
     try:
-        found = (
-            tracing_state is not None
-            and _has_storage is not None
-            and _has_storage(torch.zeros(1, device="cpu")) is True
-        )
-        return found and _sees_transforms() and _sees_modes() and _sees_forward_mode()
+        one = torch.zeros(1, device="cpu")
+        torch.func.vmap(look)(one)
+        modes = dispatch_modes()  # type: ignore[misc]
+        with _dispatch_mode():
+            answers.append(dispatch_modes() == modes + 1)  # type: ignore[misc]
+        if forward_ad._current_level < 0:  # else this package is being imported inside of forward mode
+            with forward_ad.dual_level():
+                answers.append(forward_ad._current_level >= 0)
+        answers.append(_has_storage(one))  # type: ignore[misc]
+        return all(answer is True for answer in answers)
     except Exception:  # whatever a part does that it did not do before, it is not to be relied on
         return False
 
@@ -140,11 +125,7 @@ else:
         )
 
 
-class _Outside(threading.local):
-    gradients = True  # whether they are on where an autograd function is applied
-
-
-_outside = _Outside()
+_outside = threading.local()  # its attribute gradients: whether they are on where an autograd function is applied
 
 
 def apply_one_level(function: type[torch.autograd.Function], *args: Any) -> Any:
@@ -158,14 +139,13 @@ def apply_one_level(function: type[torch.autograd.Function], *args: Any) -> Any:
 
 def below_autograd() -> contextlib.AbstractContextManager[Any]:
     """Make the first operator that an autograd function calls in forward skip the derivatives of its own level."""
-    context: contextlib.AbstractContextManager[Any] = _to_outer_levels() if transforms_active() else _below_autograd()  # type: ignore[misc]
-    return context
+    return _to_outer_levels() if transforms_active() else _below_autograd()  # type: ignore[misc]
 
 
 @contextlib.contextmanager
 def _to_outer_levels() -> Iterator[None]:
     # An autograd function turns gradients and tangents off around its forward, but other levels need them.
-    with torch.set_grad_enabled(_outside.gradients), _forward_mode(True), _below_autograd():
+    with torch.set_grad_enabled(getattr(_outside, "gradients", True)), _forward_mode(True), _below_autograd():
         yield
 
 
@@ -293,7 +273,7 @@ def draw_under_vmap(op: Any, generator: int, size: list[int]) -> Tensor:
         )
     different = [level for level in levels if level.randomness() == "different"]
     with no_transforms(), without_key(key_set(vmap_mode)):
-        seed: Tensor = op(generator, [*(level.batch_size() for level in different), *size])
+        seed = op(generator, [*(level.batch_size() for level in different), *size])
     for level in different:
         seed = add_batch(seed, 0, level.level())
     return seed
@@ -346,48 +326,44 @@ if TYPE_CHECKING:
 
     DropoutBase = _DropoutNd
 else:
-    DropoutBase = _dropout or torch.nn.Module
+    DropoutBase = _dropout or nn.Module
 
-TORCH_DROPOUTS: tuple[type[torch.nn.Module], ...] = (
-    (_dropout,)
-    if _dropout
-    else (
-        torch.nn.Dropout,
-        torch.nn.Dropout1d,
-        torch.nn.Dropout2d,
-        torch.nn.Dropout3d,
-        torch.nn.AlphaDropout,
-        torch.nn.FeatureAlphaDropout,
-    )
+TORCH_DROPOUTS: tuple[type[nn.Module], ...] = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
 )
-BATCH_NORMS: tuple[type[torch.nn.Module], ...] = (
-    (_batch_norm,)
-    if _batch_norm
-    else (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
-)
+BATCH_NORMS: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+if _dropout:
+    TORCH_DROPOUTS = (_dropout,)
+if _batch_norm:
+    BATCH_NORMS = (_batch_norm,)
 
 
-def own_buffers(module: torch.nn.Module) -> dict[str, Tensor | None]:
+def own_buffers(module: nn.Module) -> dict[str, Tensor | None]:
     """Return the module's own buffers by name, including those that are None, which named_buffers omits."""
     found = None if "_buffers" in _without else vars(module).get("_buffers")
     return dict(module.named_buffers(recurse=False) if found is None else found.items())
 
 
-def is_sequence(module: torch.nn.Module) -> bool:
+def is_sequence(module: nn.Module) -> bool:
     """Return True for a torch.nn.Sequential with its own forward; the class of a scripted module has none."""
-    return isinstance(module, torch.nn.Sequential) and type(module).forward is torch.nn.Sequential.forward
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
-def has_forward_hooks(module: torch.nn.Module) -> bool:
+def has_forward_hooks(module: nn.Module) -> bool:
     return any(getattr(module, name, None) for name in ("_forward_hooks", "_forward_pre_hooks"))
 
 
-def has_hooks(module: torch.nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
     backward = any(getattr(module, name, None) for name in ("_backward_hooks", "_backward_pre_hooks"))
     return backward or has_forward_hooks(module)
 
 
-def share_hooks(source: torch.nn.Module, target: torch.nn.Module) -> None:
+def share_hooks(source: nn.Module, target: nn.Module) -> None:
     """Give a module the hook dictionaries of another, so that both share later changes."""
     for name, value in vars(source).items():
         if "hook" in name:
@@ -416,10 +392,7 @@ def argument(op: Any, name: str, args: Any, kwargs: Any) -> Any:
 
 def target_name(node: torch.fx.Node) -> str:
     """Return the readable name of the target of a node."""
-    plain = str(getattr(node.target, "__name__", node.target))
-    if find("torch.fx.Node._pretty_print_target") is None:
-        return plain
-    try:
-        return str(node._pretty_print_target(node.target))  # of a node in torch 2.6, of the class later
-    except Exception:
-        return plain
+    with contextlib.suppress(Exception):
+        if find("torch.fx.Node._pretty_print_target") is not None:
+            return str(node._pretty_print_target(node.target))  # of a node in torch 2.6, of the class later
+    return str(getattr(node.target, "__name__", node.target))

@@ -70,10 +70,7 @@ def for_device(device: str) -> Any:
         return chosen[device]
     wanted = _forced or os.environ.get(VARIABLE)
     if wanted and not _forced:
-        try:
-            _check(wanted)
-        except (ValueError, RuntimeError) as error:
-            raise type(error)(f"{error} (set by {VARIABLE})") from None
+        _check(wanted, f" (set by {VARIABLE})")
     name = wanted or {"cpu": "native", "cuda": "triton"}.get(device, "reference")
     try:
         chosen[device] = _load(name)
@@ -87,13 +84,13 @@ def for_device(device: str) -> Any:
     return chosen[device]
 
 
-def _check(name: str) -> None:
+def _check(name: str, origin: str = "") -> None:
     if name not in NAMES:
-        raise ValueError(f"contdrop: expected a back end of {', '.join(NAMES)}; got {name!r}")
+        raise ValueError(f"contdrop: expected a back end of {', '.join(NAMES)}; got {name!r}{origin}")
     try:
         _load(name)
     except (ImportError, OSError) as error:
-        raise RuntimeError(f"contdrop: the {name} back end cannot be used here: {error}") from error
+        raise RuntimeError(f"contdrop: the {name} back end cannot be used here: {error}{origin}") from error
 
 
 @functools.cache

@@ -21,14 +21,6 @@ from .._torch import private
 from ..laws import KernelLaw
 from . import backends, ops, reference, seeds
 
-
-@functools.lru_cache(maxsize=256)
-def _law_bytes(kind: str, params: tuple[float, ...], factor: float) -> bytes:
-    from .native import binding
-
-    return bytes(binding.prepare(kind, params, factor))
-
-
 # A call as the graph keeps it: seed, bytes of a Law, kind, params, factor, whether to rectify, shared axes.
 _Call = tuple[int, bytes, str, tuple[float, ...], float, bool, tuple[int, ...]]
 
@@ -78,13 +70,12 @@ def _connect(native: Any) -> Callable[..., Tensor | None]:
                 return _general(gradient, ctx.call, saved[0] if saved else None), None
             return _express.backward(ctx, gradient)
 
+    functions = library.contdrop_dropout_row, library.contdrop_dropout, library.contdrop_relu
     node = private.node_class(Dropout)
     if node is not None:
         node.apply = _express.method_of(node)
     connected = _express.connect(
-        ctypes.cast(library.contdrop_dropout_row, ctypes.c_void_p).value,
-        ctypes.cast(library.contdrop_dropout, ctypes.c_void_p).value,
-        ctypes.cast(library.contdrop_relu, ctypes.c_void_p).value,
+        *(ctypes.cast(function, ctypes.c_void_p).value for function in functions),
         private.dlpack_table,
         Tensor,
         torch.nn.Parameter,
@@ -99,7 +90,7 @@ def _connect(native: Any) -> Callable[..., Tensor | None]:
         private.dispatch_modes,
         private.tracing_state,
         forward_ad,
-        _law_bytes,
+        functools.lru_cache(maxsize=256)(lambda *law: bytes(native.prepare(*law))),
         backends.chosen,
         native,
         torch.Generator,

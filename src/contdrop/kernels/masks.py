@@ -103,8 +103,7 @@ def gate(x: Tensor, seed: Tensor, keep: Tensor) -> Tensor:
     """Return x where a uniform number is less than the element's own ``keep``, and x times zero elsewhere."""
     if sharding.is_sharded(x):
         return sharding.apply(lambda part, keep, window: ops.keep_where(part, seed, keep, [], window), x, keep)
-    gated: Tensor = ops.keep_where(x, seed, keep, [])
-    return gated
+    return ops.keep_where(x, seed, keep, [])
 
 
 def standard_normal_times(deviation: Tensor, seed: Tensor) -> Tensor:

@@ -40,6 +40,12 @@ keep_where: Any = torch.ops.contdrop.keep_where.default
 dropconnect_operator: Any = torch.ops.contdrop.dropconnect.default
 _input_gradient: Any = torch.ops.contdrop.dropconnect_input_gradient.default
 _weight_gradient: Any = torch.ops.contdrop.dropconnect_weight_gradient.default
+# The operators of DropConnect by the matrix that they compute: x, the weight w or the gradient g by the output.
+_CONTRACTIONS = {
+    "g": (dropconnect_operator, "x", "w"),
+    "x": (_input_gradient, "g", "w"),
+    "w": (_weight_gradient, "g", "x"),
+}
 
 
 def autograd_kernel(function: type[torch.autograd.Function], op: Any, plain: Callable[..., Tensor]) -> Any:
@@ -103,19 +109,12 @@ class Bilinear(private.OneLevelFunction):
         if both_needed and not torch.is_grad_enabled() and all(map(_is_plain, (cotangent, left, right))):
             both = _kernel("dropconnect_gradients", 4)(cotangent, right, left, seed, *ctx.law)
             return None, *both, None, *(None for _ in ctx.law)
-        if ctx.op is dropconnect_operator:  # left = x, right = W, cotangent = g
-            by_left = _input_gradient, cotangent, right
-            by_right = _weight_gradient, cotangent, left
-        elif ctx.op is _input_gradient:  # left = g, right = W, cotangent = x
-            by_left = dropconnect_operator, cotangent, right
-            by_right = _weight_gradient, left, cotangent
-        else:  # left = g, right = x, cotangent = W
-            by_left = dropconnect_operator, right, cotangent
-            by_right = _input_gradient, left, cotangent
-        gradients = [
-            op(first, second, seed, *ctx.law) if needed else None
-            for (op, first, second), needed in zip((by_left, by_right), ctx.needs_input_grad[1:3])
-        ]
+        computed, taken = next((name, taken) for name, (op, *taken) in _CONTRACTIONS.items() if op is ctx.op)
+        matrices = dict(zip((*taken, computed), (left, right, cotangent)))
+        gradients: list[Tensor | None] = []
+        for name, needed in zip(taken, ctx.needs_input_grad[1:3]):
+            op, first, second = _CONTRACTIONS[name]
+            gradients.append(op(matrices[first], matrices[second], seed, *ctx.law) if needed else None)
         return None, *gradients, None, *(None for _ in ctx.law)
 
     @staticmethod
@@ -145,8 +144,7 @@ class _Direct(private.OneLevelFunction):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *arguments: Any) -> Tensor:
         ctx.arguments = arguments
-        result: Tensor = backends.for_device(x.device.type).dropout(x, *arguments)
-        return result
+        return backends.for_device(x.device.type).dropout(x, *arguments)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
@@ -158,16 +156,13 @@ def dropout(x: Tensor, seed: Tensor, law: KernelLaw | Tensor, *arguments: Any) -
 
     The arguments are those of :func:`contdrop.kernels.reference.dropout`.
     """
-    result: Tensor
     if not isinstance(law, KernelLaw):
-        result = dropout_operator(x, seed, law, *arguments)
-    elif not _is_plain(x):
-        result = dropout_operator(x, seed, law.tensor(), *arguments)
-    elif x.requires_grad and torch.is_grad_enabled():
-        result = _Direct.apply(x, seed, law, *arguments)
-    else:
-        result = backends.for_device(x.device.type).dropout(x, seed, law, *arguments)
-    return result
+        return dropout_operator(x, seed, law, *arguments)
+    if not _is_plain(x):
+        return dropout_operator(x, seed, law.tensor(), *arguments)
+    if x.requires_grad and torch.is_grad_enabled():
+        return _Direct.apply(x, seed, law, *arguments)
+    return backends.for_device(x.device.type).dropout(x, seed, law, *arguments)
 
 
 def _kernel(name: str, place: int | None, module: Any = None) -> Callable[..., Any]:
@@ -207,8 +202,7 @@ def dropconnect(x: Tensor, weight: Tensor, seed: Tensor, law: KernelLaw | Tensor
     """Call the operator ``contdrop::dropconnect``."""
     if isinstance(law, KernelLaw):
         law = _kept_tensor(law) if _is_plain(x) else law.tensor()
-    result: Tensor = dropconnect_operator(x, weight, seed, law, first_example)
-    return result
+    return dropconnect_operator(x, weight, seed, law, first_example)
 
 
 # Batching for torch.func.vmap.

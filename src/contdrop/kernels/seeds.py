@@ -125,10 +125,6 @@ def _kernel(generator: int, size: list[int]) -> Tensor:
     return _own.draw(_generators[generator], size)
 
 
-def _fake(generator: int, size: list[int]) -> Tensor:
-    return torch.empty(size, dtype=torch.int64, device="cpu")
-
-
 def _by_operator(generator: torch.Generator | None) -> Tensor:
     if generator is None:
         return _operator(0, [])
@@ -157,7 +153,9 @@ if private.DRAWS_IN_GRAPHS:
     LIBRARY.impl("draw_seed", _kernel, "CompositeExplicitAutograd")
     _operator: Any = torch.ops.contdrop.draw_seed.default
     LIBRARY.impl("draw_seed", functools.partial(private.draw_under_vmap, _operator), "FuncTorchVmapMode")
-    torch.library.register_fake("contdrop::draw_seed", _fake, lib=LIBRARY)
+    torch.library.register_fake(
+        "contdrop::draw_seed", lambda _, size: torch.empty(size, dtype=torch.int64, device="cpu"), lib=LIBRARY
+    )
     private.register_draw(LIBRARY, "contdrop::draw_seed", _operator)
     _draw_in_graph = _by_operator
 else:

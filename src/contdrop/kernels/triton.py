@@ -5,13 +5,13 @@
 Tested in Triton's interpreter only (``TRITON_INTERPRET=1``, tensors on the CPU), **not yet on a GPU**. The tests also
 compile every kernel for one, which checks types and shapes but runs nothing.
 
-The functions are those of :mod:`contdrop.kernels.reference`, which also defines the random numbers. Masks are never
-stored: each kernel computes them from the seed and the number of the element, in one of three ways, fastest first:
+The functions are those of :mod:`contdrop.kernels.reference`, which also defines the random numbers, and whose
+per-example DropConnect is used as it is. Masks of elementwise dropout are never stored: each kernel computes them from
+the seed and the number of the element, in one of two ways:
 
-- whole groups: a tile covers groups of sixteen blocks, and uses all of a block (``_of_groups``). Contiguous tensors
-  without shared axes, and DropConnect with elements of 21 bits, whose rows begin with a group;
-- whole runs: one Philox for every word, and all its elements from it. DropConnect with other elements;
-- single elements: one Philox for every element. Strides and shared axes.
+- whole groups, for contiguous tensors without shared axes: a tile covers groups of sixteen blocks, and uses all of a
+  block (``_of_groups``);
+- single elements, for strides and shared axes: one Philox for every element.
 
 Shapes are powers of two in Triton, but a group has 96 elements of 21 bits: these come in groups of 128 columns, of
 which the last 32 belong to nobody (``_columns``).
@@ -19,7 +19,7 @@ which the last 32 belong to nobody (``_columns``).
 Random bits are those of the reference; mask values agree to 1e-6. The normal quantile is computed in float32 even for
 float64 tensors, as in the native back end.
 
-The file is long because kernels cannot share a list of parameters, and it is the only one that imports triton.
+Kernels cannot share a list of parameters. This is the only module that imports triton.
 """
 
 from __future__ import annotations
@@ -37,6 +37,10 @@ from torch.torch_version import TorchVersion
 
 from ..laws import KernelLaw, check_kind
 from . import reference
+from .reference import dropconnect as dropconnect
+from .reference import dropconnect_gradients as dropconnect_gradients
+from .reference import dropconnect_input_gradient as dropconnect_input_gradient
+from .reference import dropconnect_weight_gradient as dropconnect_weight_gradient
 
 # Older ones take no tuples as arguments of kernels.
 if TorchVersion(triton.__version__) < "3.3":
@@ -96,15 +100,8 @@ def _pick(outputs, number):
 
 
 @triton.jit
-def _of_runs(seed, stream, run, BITS: tl.constexpr):
-    """Return the elements of runs [n], in their order."""
-    outputs = _philox(seed, stream, (16 * (run >> 2))[:, None] + tl.arange(0, 16)[None, :])
-    return _fields(_pick(outputs, run[:, None]), BITS)
-
-
-@triton.jit
 def _fields(words, BITS: tl.constexpr):
-    """Return the elements of runs [n, 16] of words, in their order."""
+    """Return the elements of words [n, 16], in their order."""
     if BITS == 32:
         return tl.ravel(words)
     else:
@@ -189,13 +186,8 @@ def _mask(bits, keep, threshold, offset, gain, low, high, factor, KIND: tl.const
 
 # Elementwise: x times mask.
 
-_LAW_VALUES = (
-    "seed",
-    "stream",
-    "threshold",
-    "first",
-    "first_example",
-)  # must not be compiled into a kernel where they happen to be 1
+# These must not be compiled into a kernel where they happen to be 1.
+_LAW_VALUES = ("seed", "stream", "threshold", "first")
 
 
 @triton.jit(do_not_specialize=_LAW_VALUES)
@@ -286,180 +278,6 @@ def _strided(
     tl.store(out_ptr + out_at, value.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-# Per-example DropConnect. A row is the pair of an example and an output; a tile is ROWS of them by RUNS runs of inputs,
-# or by RUNS groups where elements have 21 bits. No two programs add to the same place, so the order of additions is
-# always the same.
-
-
-@triton.jit
-def _rows(
-    row,
-    first_run,
-    runs,
-    seed,
-    stream,
-    threshold,
-    offset,
-    gain,
-    low,
-    high,
-    factor,
-    KIND: tl.constexpr,
-    BITS: tl.constexpr,
-    RUNS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """Compute mask values [rows, COLUMNS] of RUNS runs or groups from ``first_run`` on, in rows of ``runs`` of them."""
-    ROWS: tl.constexpr = row.shape[0]
-    start = row * runs + first_run
-    run = (start[:, None] + tl.arange(0, RUNS)[None, :]).reshape(ROWS * RUNS)
-    bits = _of_groups(seed, stream, run, BITS) if BITS == 21 else _of_runs(seed, stream, run, BITS)
-    bits = bits.reshape(ROWS, COLUMNS)
-    return _mask(bits, 0.0, threshold, offset, gain, low, high, factor, KIND, WIDE)
-
-
-@triton.jit(do_not_specialize=_LAW_VALUES)
-def _output(
-    x_ptr,
-    w_ptr,
-    y_ptr,
-    outputs: tl.int64,
-    inputs: tl.int64,
-    runs: tl.int64,
-    first_example: tl.int64,
-    seed: tl.int64,
-    stream,
-    threshold: tl.int64,
-    offset: tl.float64,
-    gain: tl.float64,
-    low: tl.float64,
-    high: tl.float64,
-    factor: tl.float64,
-    KIND: tl.constexpr,
-    BITS: tl.constexpr,
-    ROWS: tl.constexpr,
-    RUNS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """Compute y[n, o]: a program takes one example and ROWS outputs, and goes through the inputs."""
-    RUN: tl.constexpr = 96 if BITS == 21 else 16 * (32 // BITS)
-    column, counts = _columns(COLUMNS, BITS)
-    program = tl.program_id(0).to(tl.int64)
-    tiles = (outputs + ROWS - 1) // ROWS
-    n = program // tiles
-    o = program % tiles * ROWS + tl.arange(0, ROWS)
-    total = tl.zeros((ROWS, COLUMNS), WIDE)
-    for first_run in range(0, runs, RUNS):
-        i = first_run * RUN + column
-        mask = _rows(
-            (first_example + n) * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high,
-            factor, KIND, BITS, RUNS, COLUMNS, WIDE,
-        )  # fmt: skip
-        present = counts & (i < inputs)
-        inside = (o < outputs)[:, None] & present[None, :]
-        w = tl.load(w_ptr + o[:, None] * inputs + i[None, :], mask=inside, other=0.0).to(WIDE)
-        x = tl.load(x_ptr + n * inputs + i, mask=present, other=0.0).to(WIDE)
-        total = tl.fma(mask * w, x[None, :], total)
-    tl.store(y_ptr + n * outputs + o, tl.sum(total, 1).to(y_ptr.dtype.element_ty), mask=o < outputs)
-
-
-@triton.jit(do_not_specialize=_LAW_VALUES)
-def _input_gradient(
-    g_ptr,
-    w_ptr,
-    result_ptr,
-    outputs: tl.int64,
-    inputs: tl.int64,
-    runs: tl.int64,
-    first_example: tl.int64,
-    seed: tl.int64,
-    stream,
-    threshold: tl.int64,
-    offset: tl.float64,
-    gain: tl.float64,
-    low: tl.float64,
-    high: tl.float64,
-    factor: tl.float64,
-    KIND: tl.constexpr,
-    BITS: tl.constexpr,
-    ROWS: tl.constexpr,
-    RUNS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """Compute the gradient by x[n, i]: a program takes one example and a tile of inputs, and loops over outputs."""
-    RUN: tl.constexpr = 96 if BITS == 21 else 16 * (32 // BITS)
-    column, counts = _columns(COLUMNS, BITS)
-    program = tl.program_id(0).to(tl.int64)
-    tiles = (runs + RUNS - 1) // RUNS
-    n = program // tiles
-    first_run = program % tiles * RUNS
-    i = first_run * RUN + column
-    present = counts & (i < inputs)
-    total = tl.zeros((ROWS, COLUMNS), WIDE)
-    for first_output in range(0, outputs, ROWS):
-        o = first_output + tl.arange(0, ROWS).to(tl.int64)
-        mask = _rows(
-            (first_example + n) * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high,
-            factor, KIND, BITS, RUNS, COLUMNS, WIDE,
-        )  # fmt: skip
-        inside = (o < outputs)[:, None] & present[None, :]
-        w = tl.load(w_ptr + o[:, None] * inputs + i[None, :], mask=inside, other=0.0).to(WIDE)
-        g = tl.load(g_ptr + n * outputs + o, mask=o < outputs, other=0.0).to(WIDE)
-        total = tl.fma(mask * w, g[:, None], total)
-    tl.store(result_ptr + n * inputs + i, tl.sum(total, 0).to(result_ptr.dtype.element_ty), mask=present)
-
-
-@triton.jit(do_not_specialize=_LAW_VALUES)
-def _weight_gradient(
-    g_ptr,
-    x_ptr,
-    result_ptr,
-    examples: tl.int64,
-    outputs: tl.int64,
-    inputs: tl.int64,
-    runs: tl.int64,
-    first_example: tl.int64,
-    seed: tl.int64,
-    stream,
-    threshold: tl.int64,
-    offset: tl.float64,
-    gain: tl.float64,
-    low: tl.float64,
-    high: tl.float64,
-    factor: tl.float64,
-    KIND: tl.constexpr,
-    BITS: tl.constexpr,
-    ROWS: tl.constexpr,
-    RUNS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """Compute the gradient by w[o, i]: a program takes a tile of weights, and goes through the examples."""
-    RUN: tl.constexpr = 96 if BITS == 21 else 16 * (32 // BITS)
-    column, counts = _columns(COLUMNS, BITS)
-    program = tl.program_id(0).to(tl.int64)
-    tiles = (runs + RUNS - 1) // RUNS
-    first_run = program % tiles * RUNS
-    o = program // tiles * ROWS + tl.arange(0, ROWS)
-    i = first_run * RUN + column
-    present = counts & (i < inputs)
-    total = tl.zeros((ROWS, COLUMNS), WIDE)
-    for n in range(examples):
-        mask = _rows(
-            (first_example + n) * outputs + o, first_run, runs, seed, stream, threshold, offset, gain, low, high,
-            factor, KIND, BITS, RUNS, COLUMNS, WIDE,
-        )  # fmt: skip
-        g = tl.load(g_ptr + n * outputs + o, mask=o < outputs, other=0.0).to(WIDE)
-        x = tl.load(x_ptr + n * inputs + i, mask=present, other=0.0).to(WIDE)
-        total = tl.fma(mask, g[:, None] * x[None, :], total)
-    inside = (o < outputs)[:, None] & present[None, :]
-    place = o[:, None] * inputs + i[None, :]
-    tl.store(result_ptr + place, total.to(result_ptr.dtype.element_ty), mask=inside)
-
-
 # Calls.
 
 _INTERPRETED = not isinstance(_flat, triton.JITFunction)
@@ -498,22 +316,13 @@ def _law(kind: str, params: tuple[float, ...], factor: float) -> dict[str, Any]:
         offset, gain = params[0], params[1] - params[0]
     elif kind == "gaussian":
         offset, gain, low, high = params
-    numbers = {"offset": offset, "gain": gain, "low": low, "high": high, "factor": factor}
-    numbers = {name: float(value) for name, value in numbers.items()}
+    names = ("offset", "gain", "low", "high", "factor")
+    numbers = dict(zip(names, map(float, (offset, gain, low, high, factor))))
     return {"threshold": threshold, **numbers, "KIND": kind, "BITS": bits, **_OPTIONS}
 
 
-def _wide(dtype: torch.dtype) -> Any:
-    return tl.float64 if reference.compute_dtype(dtype) == torch.float64 else tl.float32
-
-
 def dropout(
-    x: Tensor,
-    seed: Tensor,
-    law: KernelLaw,
-    shared_axes: Sequence[int],
-    stream: int,
-    window: Sequence[int] = (),
+    x: Tensor, seed: Tensor, law: KernelLaw, shared_axes: Sequence[int], stream: int, window: Sequence[int] = ()
 ) -> Tensor:
     check_kind(law.kind)
     x = _in_memory(x)
@@ -552,9 +361,13 @@ def _elementwise(
     count = x.numel()
     if count == 0:
         return True
-    arguments = {**law, "seed": seed.item(), "stream": stream, "WIDE": _wide(x.dtype)}
+    wide = tl.float64 if reference.compute_dtype(x.dtype) == torch.float64 else tl.float32
+    arguments = {**law, "seed": seed.item(), "stream": stream, "WIDE": wide}
     if not shared_axes and not window and all(tensor.is_contiguous() for tensor in (x, keep, out)):
-        _launch_flat(x, keep, out, count, arguments)
+        group = reference.per_group(law["BITS"])
+        groups = max(1, _TILE // triton.next_power_of_2(group))
+        with _on(x.device):
+            _flat[(triton.cdiv(count, groups * group),)](x, keep, out, count, **arguments, GROUPS=groups)
         return True
     first, mask_strides = reference.mask_layout(x.shape, shared_axes, window)
     axes = _merged_axes(x, keep, out, mask_strides)
@@ -562,32 +375,10 @@ def _elementwise(
         return False
     tiles = triton.cdiv(count, _STRIDED_TILE)
     index = tl.int32 if tiles * _STRIDED_TILE < 2**31 else tl.int64
+    options = {"AXES": len(axes), "INDEX": index, "SIZE": _STRIDED_TILE}
     with _on(x.device):
-        _strided[(tiles,)](
-            x,
-            keep,
-            out,
-            count,
-            *map(tuple, zip(*axes)),
-            first,
-            **arguments,
-            AXES=len(axes),
-            INDEX=index,
-            SIZE=_STRIDED_TILE,
-        )
+        _strided[(tiles,)](x, keep, out, count, *map(tuple, zip(*axes)), first, **arguments, **options)
     return True
-
-
-def _launch_flat(x: Tensor, keep: Tensor | None, out: Tensor, count: int, arguments: dict[str, Any]) -> None:
-    group = reference.per_group(arguments["BITS"])
-    groups = max(1, _TILE // _power_of_two(group))
-    with _on(out.device):
-        _flat[(triton.cdiv(count, groups * group),)](x, keep, out, count, **arguments, GROUPS=groups)
-
-
-def _power_of_two(count: int) -> int:
-    """Return the smallest power of two of at least ``count``, the columns that Triton needs."""
-    return 1 << (count - 1).bit_length()
 
 
 def _merged_axes(x: Tensor, keep: Tensor, out: Tensor, mask_strides: Sequence[int]) -> list[list[int]]:
@@ -608,95 +399,3 @@ def _merged_axes(x: Tensor, keep: Tensor, out: Tensor, mask_strides: Sequence[in
         else:
             merged.append([size, *strides])
     return merged or [[1, 0, 0, 0, 0]]
-
-
-def dropconnect(
-    x: Tensor,
-    weight: Tensor,
-    seed: Tensor,
-    law: KernelLaw,
-    first_example: int = 0,
-) -> Tensor:
-    x, weight = _in_memory(x), _in_memory(weight)
-    result = x.new_empty(x.shape[0], weight.shape[0])
-    tile = _tile(result, weight.shape[1], seed, law, first_example)
-    programs = x.shape[0] * triton.cdiv(weight.shape[0], tile["ROWS"])
-    if result.numel():
-        with _on(x.device):
-            _output[(programs,)](x.contiguous(), weight.contiguous(), result, *weight.shape, **tile)
-    return result
-
-
-def dropconnect_input_gradient(
-    gradient: Tensor,
-    weight: Tensor,
-    seed: Tensor,
-    law: KernelLaw,
-    first_example: int = 0,
-) -> Tensor:
-    gradient, weight = _in_memory(gradient), _in_memory(weight)
-    result = gradient.new_empty(gradient.shape[0], weight.shape[1])
-    tile = _tile(result, weight.shape[1], seed, law, first_example)
-    programs = gradient.shape[0] * triton.cdiv(tile["runs"], tile["RUNS"])
-    if result.numel():
-        with _on(gradient.device):
-            _input_gradient[(programs,)](gradient.contiguous(), weight.contiguous(), result, *weight.shape, **tile)
-    return result
-
-
-def dropconnect_weight_gradient(
-    gradient: Tensor,
-    x: Tensor,
-    seed: Tensor,
-    law: KernelLaw,
-    first_example: int = 0,
-) -> Tensor:
-    gradient, x = _in_memory(gradient), _in_memory(x)
-    result = x.new_empty(gradient.shape[1], x.shape[1])
-    tile = _tile(result, x.shape[1], seed, law, first_example)
-    programs = triton.cdiv(gradient.shape[1], tile["ROWS"]) * triton.cdiv(tile["runs"], tile["RUNS"])
-    if result.numel():
-        with _on(x.device):
-            _weight_gradient[(programs,)](
-                gradient.contiguous(), x.contiguous(), result, x.shape[0], *result.shape, **tile
-            )
-    return result
-
-
-def dropconnect_gradients(
-    gradient: Tensor,
-    weight: Tensor,
-    x: Tensor,
-    seed: Tensor,
-    law: KernelLaw,
-    first_example: int = 0,
-) -> tuple[Tensor, Tensor]:
-    arguments = (seed, law, first_example)
-    by_x = dropconnect_input_gradient(gradient, weight, *arguments)
-    return by_x, dropconnect_weight_gradient(gradient, x, *arguments)
-
-
-def _tile(
-    result: Tensor,
-    inputs: int,
-    seed: Tensor,
-    law: KernelLaw,
-    first_example: int,
-) -> dict[str, Any]:
-    """Return the common arguments of the DropConnect kernels: a tile has about eight rows of 128 columns."""
-    arguments = _law(*law[:3])
-    run = reference.pitch(1, arguments["BITS"])
-    runs = reference.pitch(inputs, arguments["BITS"]) // run
-    columns = _power_of_two(run)
-    runs_at_once = max(1, 128 // columns)
-    return {
-        **arguments,
-        "seed": seed.item(),
-        "stream": reference.STREAM_MASK,
-        "runs": runs,
-        "first_example": first_example,
-        "ROWS": max(1, _TILE // (runs_at_once * columns)),
-        "RUNS": runs_at_once,
-        "COLUMNS": runs_at_once * columns,
-        "WIDE": _wide(result.dtype),
-    }

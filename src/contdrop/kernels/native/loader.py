@@ -39,10 +39,7 @@ class Dropout(ctypes.Structure):
         ("out", ctypes.c_void_p),
         ("type", ctypes.c_int32),
         ("axes", ctypes.c_int32),
-        ("size", _Axes),
-        ("x_stride", _Axes),
-        ("out_stride", _Axes),
-        ("mask_stride", _Axes),
+        *((name, _Axes) for name in ("size", "x_stride", "out_stride", "mask_stride")),
         ("mask_first", ctypes.c_int64),
         ("seed", ctypes.c_uint64),
         ("stream", ctypes.c_uint32),
@@ -126,10 +123,8 @@ def library() -> ctypes.CDLL:
     loaded.contdrop_use_threads.argtypes = [ctypes.c_void_p] * 3
     pointer, i32, i64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
     row = [pointer, pointer, i32, i64, ctypes.c_uint64, ctypes.c_uint32, i32, pointer]
-    for name, arguments in (
-        ("dropout_row", row),
-        *((each, [pointer]) for each in ("dropout", "keep_where", "dropconnect")),
-    ):
+    taken = {"dropout_row": row, "dropout": [pointer], "keep_where": [pointer], "dropconnect": [pointer]}
+    for name, arguments in taken.items():
         function = getattr(loaded, f"contdrop_{name}")
         function.argtypes, function.restype = arguments, None
     wanted = os.environ.get(VARIABLE)

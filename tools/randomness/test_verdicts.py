@@ -12,7 +12,7 @@ import pytest
 
 import scripts
 
-FOLDER = pathlib.Path(__file__).parents[2] / "tools" / "randomness"
+FOLDER = pathlib.Path(__file__).parent
 RESULTS = FOLDER / "results"
 
 # As PractRand 0.94 prints it.

@@ -1,7 +1,4 @@
-"""The bit streams that tools/randomness gives to the test batteries are those of the masks.
-
-The oracle here is written from the specification, in whole numbers of Python, and shares no code with the package.
-"""
+"""The bit streams that tools/randomness gives to the test batteries are those of the masks."""
 
 from __future__ import annotations
 
@@ -14,33 +11,16 @@ import pytest
 import torch
 
 import contdrop as cd
+import oracles
 
-ROOT = pathlib.Path(__file__).parents[2]
-FOLDER = ROOT / "tools" / "randomness"
+FOLDER = pathlib.Path(__file__).parent
 SEED = 0x123456789ABCDEF  # both halves differ, and the upper one matters
 MASK = 0xFFFFFFFF
 
 
-def philox(seed: int, block: int) -> list[int]:
-    """The four output words of a block of Philox-4x32 with 7 rounds, in stream 0."""
-    c = [block & MASK, block >> 32, 0, 0]
-    k = [seed & MASK, seed >> 32]
-    for _ in range(7):
-        p0, p1 = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
-        c = [p1 >> 32 ^ c[1] ^ k[0], p1 & MASK, p0 >> 32 ^ c[3] ^ k[1], p0 & MASK]
-        k = [k[0] + 0x9E3779B9 & MASK, k[1] + 0xBB67AE85 & MASK]
-    return c
-
-
 def number(seed: int, i: int) -> int:
     """The 21-bit number behind element i."""
-    group, place = divmod(i, 96)
-    s, lane = divmod(place, 16)
-    w = philox(seed, 16 * group + lane)
-    if s < 4:
-        return w[s] >> 11
-    first = w[2 * (s - 4)] & 0x7FF
-    return first << 10 | w[2 * (s - 4) + 1] & 0x3FF
+    return oracles.element(seed, i, 21, stream=0)
 
 
 def borrowed_number(seed: int, i: int) -> int:
@@ -48,7 +28,7 @@ def borrowed_number(seed: int, i: int) -> int:
     group, place = divmod(i, 128)
     j, place = divmod(place, 32)
     slot, lane = divmod(place, 16)
-    w = philox(seed, 16 * group + lane)
+    w = [oracles.word(seed, 64 * group + 16 * output + lane, stream=0) for output in range(4)]
     if slot == 0:
         return (w[j] ^ w[(j + 1) % 4] >> 16) >> 10
     return ((w[j] << 16 & MASK | w[j] >> 16) ^ w[(j - 1) % 4] >> 16) >> 10
@@ -56,10 +36,7 @@ def borrowed_number(seed: int, i: int) -> int:
 
 def bit(seed: int, i: int) -> int:
     """The bit behind element i of a Bernoulli mask with keep 0.5."""
-    run, place = divmod(i, 512)
-    slot, lane = divmod(place, 16)
-    group, j = divmod(run, 4)
-    return philox(seed, 16 * group + lane)[j] >> slot & 1
+    return oracles.element(seed, i, 1, stream=0)
 
 
 def call_seeds(seed: int, count: int) -> list[int]:
