@@ -215,10 +215,6 @@ def _confidence(logits: Tensor, target: Tensor) -> Tensor:
     return torch.stack([confidence, (predicted == target).to(confidence.dtype)], 1)
 
 
-def _logits_and_class(logits: Tensor, target: Tensor) -> Tensor:
-    return torch.cat([logits.double(), target.unsqueeze(1).double()], 1)
-
-
 def _two_classes(logits: Tensor, target: Tensor) -> Tensor:
     """Return the predicted and the true class."""
     predicted = torch.where(logits.isnan().any(1), torch.nan, logits.argmax(1).double())
@@ -229,17 +225,16 @@ def _over_outputs(values: Tensor) -> Tensor:
     return values.reshape(len(values), -1).mean(1) if values.dim() > 1 else values
 
 
-def _all_outputs(prediction: Tensor, target: Tensor) -> Tensor:
-    return torch.cat([part.double().reshape(len(part), -1) for part in (prediction, target)], 1)
+def _both(output: Tensor, target: Tensor) -> Tensor:
+    """Return the columns of outputs, then those of targets."""
+    return torch.cat([part.double().reshape(len(part), -1) for part in (output, target)], 1)
 
 
 def _loss(output: Any, batch: Any) -> Tensor:
-    own = loss_of(output)
-    if own is None:
-        raise UserError(
-            f"metric loss: expected loss= or metric=, or a model that returns a loss; got {type(output).__name__}"
-        )
-    return _spread(own, batch)
+    if (own := loss_of(output)) is not None:
+        return _spread(own, batch)
+    got = type(output).__name__
+    raise UserError(f"metric loss: expected loss= or metric=, or a model that returns a loss; got {got}")
 
 
 def _spread(loss: Tensor, batch: Any) -> Tensor:
@@ -268,12 +263,12 @@ _METRICS = (
     _built_in("perplexity", logits_and_classes, _nll_and_positions),
     _built_in("brier", logits_and_classes, _brier),
     _built_in("ece", partial(_one_class_each, "ece"), _confidence),
-    _built_in("auroc", partial(_one_class_each, "auroc"), _logits_and_class),
+    _built_in("auroc", partial(_one_class_each, "auroc"), _both),
     _built_in("f1", partial(_one_class_each, "f1"), _two_classes),
     _built_in("rmse", prediction_and_target, lambda f, y: _over_outputs((f - y).square())),
     _built_in("mse", prediction_and_target, lambda f, y: _over_outputs((f - y).square())),
     _built_in("mae", prediction_and_target, lambda f, y: _over_outputs((f - y).abs())),
-    _built_in("r2", prediction_and_target, _all_outputs),
+    _built_in("r2", prediction_and_target, _both),
     Metric("loss", _loss, by_batch=True),
 )
 BUILT_IN = {metric.name: metric for metric in _METRICS}
@@ -304,15 +299,9 @@ def find(name: str) -> Metric:
     raise UserError(f"metric: no built-in metric is called {name!r}; {suggest(name, BUILT_IN)}")
 
 
-def defaults(task: str | None) -> tuple[Metric, ...]:
-    """Return the metrics of a task, the primary one first."""
-    return tuple(BUILT_IN[name] for name in _DEFAULTS[task])
-
-
 def chosen(given: Metric | str | Sequence[Metric | str] | None, task: str | None) -> tuple[Metric, ...]:
     """Return the metrics that ``metric=`` gives by themselves or by name, the primary one first; None: by task."""
-    if given is None:
-        return defaults(task)
+    given = _DEFAULTS[task] if given is None else given
     several = [given] if isinstance(given, (Metric, str)) else list(given)
     wrong = next((each for each in several if not isinstance(each, (Metric, str))), None)
     if wrong is not None or not several:
@@ -350,10 +339,8 @@ def measured(
         is_number = isinstance(content, float)
         if name in (names[1:] if is_number else kept):
             raise UserError(f"{expected} a name that the lab does not use itself; got {name!r}; choose another")
-        if isinstance(content, float):
-            numbers[str(name)] = content
-        else:
-            arrays[str(name)] = content
+        where: dict[str, Any] = numbers if is_number else arrays
+        where[str(name)] = content
     return numbers, arrays
 
 
@@ -377,12 +364,6 @@ def plain_classes(output: Any, batch: Any) -> tuple[Tensor, Tensor] | None:
     target = target_of(batch)
     is_plain = logits.dim() == 2 and target.dim() == 1 and logits.shape[1] > 1 and not target.is_floating_point()
     return (logits, target) if is_plain else None
-
-
-def predicted_classes(output: Any, batch: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-    """Return predicted and true classes of a batch; None where there is not one class per example."""
-    pair = plain_classes(output, batch)
-    return None if pair is None else (pair[0].argmax(1).cpu().numpy(), pair[1].cpu().numpy())
 
 
 class EpochMetrics:

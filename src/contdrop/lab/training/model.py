@@ -75,15 +75,12 @@ def put(study: Study, method: Method, model: nn.Module) -> tuple[dict[str, float
     """Apply the method to a model; return the mean and strength of its noise, and a report."""
     # The default methods fall back where a shape does not reach a layer's strength; one asked for by name is refused.
     applied = apply(method, model, scale=study.scale, fallback=tuple(study.methods) == METHODS)
-    return _noise(applied), applied
-
-
-def _noise(applied: MethodReport) -> dict[str, float]:
     layers = list(applied.noise.values())
     means = {layer["mean"] for layer in layers}
     if len(means) != 1:
-        return {}
-    return {"mean": means.pop(), "relative_variance": fmean(layer["relative_variance"] for layer in layers)}
+        return {}, applied
+    variance = fmean(layer["relative_variance"] for layer in layers)
+    return {"mean": means.pop(), "relative_variance": variance}, applied
 
 
 def _checked(study: Study, model: object) -> nn.Module:
