@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, functional
 
-from ...errors import UserError, suggest
+from ...errors import UserError, mistake, suggest
 from ..data.batch import (
     IGNORED,
     examples_of,
@@ -130,9 +130,7 @@ class Metric:
         They are float32 if that holds all of them exactly, else float64. A number of ``examples`` is checked.
         """
         if self.of is None:
-            raise UserError(
-                f"metric {self.name}: expected of=, (output, batch) -> contribution of each example; got none"
-            )
+            raise mistake(f"metric {self.name}", "of=, (output, batch) -> contribution of each example", "none")
         found = torch.as_tensor(self.of(output, batch)).detach().cpu()
         if found.dim() not in (1, 2) or examples not in (None, len(found)):
             expected = "one row per example" if examples is None else f"{examples} examples"
@@ -305,13 +303,11 @@ def chosen(given: Metric | str | Sequence[Metric | str] | None, task: str | None
     several = [given] if isinstance(given, (Metric, str)) else list(given)
     wrong = next((each for each in several if not isinstance(each, (Metric, str))), None)
     if wrong is not None or not several:
-        raise UserError(
-            f"metric: expected a lab.Metric, a name such as error, or several of them; got {wrong or given!r}"
-        )
+        raise mistake("metric", "a lab.Metric, a name such as error, or several of them", f"{wrong or given!r}")
     found = tuple(find(each) if isinstance(each, str) else each for each in several)
     twice = next((metric.name for place, metric in enumerate(found) if metric in found[:place]), None)
     if twice:
-        raise UserError(f"metric: expected each name once; got {twice!r} twice")
+        raise mistake("metric", "each name once", f"{twice!r} twice")
     return found
 
 
@@ -324,27 +320,24 @@ def measured(
         UserError: A store cannot keep one of them, or would take it for something that the lab keeps itself.
     """
     assert study.measure is not None, "the caller has looked"
-    found = study.measure(network, parts, seed)
-    expected = f"study {study.name!r}: measure: expected"
+    found, where = study.measure(network, parts, seed), f"study {study.name!r}: measure"
     if not hasattr(found, "items"):
-        raise UserError(
-            f"{expected} a dictionary of arrays and numbers by name; got {type(found).__name__}; return one"
-        )
+        raise mistake(where, "a dictionary of arrays and numbers by name", type(found).__name__, "return one")
     names = [metric.name for metric in metrics]
     kept = {WEIGHTS, *(f"test_{name}" for name in (*_RESERVED, *names))}
     numbers: dict[str, float] = {}
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, value in found.items():
-        content = _storable(value, f"{expected} a number or an array of numbers as {name!r}")
+        content = _storable(where, name, value)
         is_number = isinstance(content, float)
         if name in (names[1:] if is_number else kept):
-            raise UserError(f"{expected} a name that the lab does not use itself; got {name!r}; choose another")
-        where: dict[str, Any] = numbers if is_number else arrays
-        where[str(name)] = content
+            raise mistake(where, "a name that the lab does not use itself", repr(name), "choose another")
+        kind: dict[str, Any] = numbers if is_number else arrays
+        kind[str(name)] = content
     return numbers, arrays
 
 
-def _storable(value: Any, expected: str) -> float | npt.NDArray[Any]:
+def _storable(where: str, name: object, value: Any) -> float | npt.NDArray[Any]:
     array = np.asarray(value)
     with contextlib.suppress(TypeError, ValueError):
         if not array.ndim:
@@ -352,7 +345,8 @@ def _storable(value: Any, expected: str) -> float | npt.NDArray[Any]:
         if array.dtype.kind in "biuf":
             return array
     got = f"an array of {array.dtype}" if array.ndim else type(value).__name__
-    raise UserError(f"{expected}; got {got}; leave it out, or turn it into numbers")
+    fix = "leave it out, or turn it into numbers"
+    raise mistake(where, f"a number or an array of numbers as {name!r}", got, fix)
 
 
 def plain_classes(output: Any, batch: Any) -> tuple[Tensor, Tensor] | None:

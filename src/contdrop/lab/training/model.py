@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...errors import UserError
+from ...errors import mistake
 from ..data.batch import prediction_of
 from ..study.apply_method import MethodReport, apply
 from ..study.methods import Method
@@ -85,9 +85,7 @@ def put(study: Study, method: Method, model: nn.Module) -> tuple[dict[str, float
 
 def _checked(study: Study, model: object) -> nn.Module:
     if not isinstance(model, nn.Module):
-        raise UserError(
-            f"study {study.name!r}: expected model() to return a torch.nn.Module; got {type(model).__name__}"
-        )
+        raise mistake(f"study {study.name!r}", "model() to return a torch.nn.Module", type(model).__name__)
     return model
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from ..._text import plural
-from ...errors import UserError
+from ...errors import mistake
 from ..data.batch import default_forward, examples_of, to_device
 from ..data.data import Part, PreparedData
 from ..data.fingerprints import as_array, of_arrays
@@ -125,10 +125,9 @@ class Trainer:
         total = self.job.epochs if self.settings.schedule_by == "epoch" else int(self.total_steps)
         self.scheduler = self.settings.scheduler(self.optimizer, total) if self.settings.scheduler else None
         if rate != 1 and isinstance(self.scheduler, CyclicLR):
-            raise UserError(
-                f"study {self.study.name!r}: expected a scheduler that starts from the optimizer's learning rate for "
-                f"{self.variant}; got CyclicLR, which sets its own; take another scheduler, or leave out the factor"
-            )
+            expected = f"a scheduler that starts from the optimizer's learning rate for {self.variant}"
+            fix = "take another scheduler, or leave out the factor"
+            raise mistake(f"study {self.study.name!r}", expected, "CyclicLR, which sets its own", fix)
         if rate != 1 and isinstance(self.scheduler, OneCycleLR):  # sets the rates itself, too
             for group in self.optimizer.param_groups:
                 group.update({name: group[name] * rate for name in ("lr", *_ONE_CYCLE)})
@@ -159,11 +158,9 @@ class Trainer:
         steps, epochs = self.settings.steps or 0, self.job.protocol.epochs
         if steps > self._steps_of(epochs):
             needed = max(epochs + 1, -(-steps // self.steps_per_epoch))
-            raise UserError(
-                f"study {self.study.name!r}: expected at least {plural(needed, 'epoch')} of "
-                f"{plural(self.steps_per_epoch, 'step')} for steps={steps}; got epochs={epochs}; give epochs={needed} "
-                "or fewer steps"
-            )
+            expected = f"at least {plural(needed, 'epoch')} of {plural(self.steps_per_epoch, 'step')} for steps={steps}"
+            fix = f"give epochs={needed} or fewer steps"
+            raise mistake(f"study {self.study.name!r}", expected, f"epochs={epochs}", fix)
 
     @property
     def first(self) -> torch.nn.Module:
