@@ -97,12 +97,13 @@ def test_private_parts_of_torch_are_in_one_file():
 
 
 # Optional packages, and the only places that may import them.
+_PAPER = [f"replication/{name}.py" for name in ("paper_figures", "paper_report", "study_commands")]
 OWNERS = {
     "cloudpickle": ["lab/study/source.py"],
     "pandas": ["lab/api.py"],
     "typer": ["cli/", "replication/data_commands.py", "replication/study_commands.py"],
     "rich": ["cli/"],
-    "matplotlib": ["cli/", "lab/report/", "lab/api.py", "replication/"],
+    "matplotlib": ["cli/", "lab/report/", "lab/api.py", *_PAPER],
     "jinja2": ["lab/report/"],
     "markupsafe": ["lab/report/"],
     "numpy": ["lab/", "replication/"],

@@ -16,7 +16,7 @@ from contdrop.errors import UserError
 from contdrop.lab.data.batch import examples_of, prediction_of, target_of
 from contdrop.lab.training import metric_values, metrics
 from contdrop.lab.training.losses import default_loss
-from contdrop.lab.training.metrics import EpochMetrics, Metric, chosen, defaults, find
+from contdrop.lab.training.metrics import EpochMetrics, Metric, chosen, find
 
 CLASSIFICATION = ("error", "accuracy", "top2", "nll", "perplexity", "brier", "ece", "auroc", "f1")
 ONE_CLASS_EACH = ("ece", "auroc", "f1")
@@ -373,7 +373,7 @@ def test_examples_are_counted_by_target_or_first_tensor():
 
 def test_a_models_own_loss_is_the_default_without_a_task():
     output, batch = types.SimpleNamespace(loss=torch.tensor(2.5)), {"x": torch.zeros(3)}
-    assert [metric.name for metric in defaults(None)] == ["loss"]
+    assert [metric.name for metric in chosen(None, None)] == ["loss"]
     assert find("loss").contributions(output, batch, examples=3).tolist() == [2.5] * 3
     assert not find("loss").is_mean  # of batches, not of examples
     assert default_loss(None).mean(output, batch) is output.loss
@@ -460,8 +460,8 @@ def test_metrics_by_name():
     mine = Metric("mine")
     assert chosen(["nll", mine], None) == (find("nll"), mine)
     assert chosen(mine, None) == (mine,)
-    assert chosen(None, "classification") == defaults("classification") == (find("error"), find("nll"))
-    assert [metric.name for metric in defaults("regression")] == ["rmse", "mae", "r2"]
+    assert chosen(None, "classification") == (find("error"), find("nll"))
+    assert [metric.name for metric in chosen(None, "regression")] == ["rmse", "mae", "r2"]
     assert find("top3").unit == "%"
     assert {name for name, metric in metrics.BUILT_IN.items() if metric.better == "higher"} == {
         *("accuracy", "auroc", "f1", "r2")

@@ -209,9 +209,8 @@ def adjusted(comparisons: Mapping[str, Comparison], family: int = 0) -> dict[str
     return {
         method: dataclasses.replace(
             comparison,
-            simultaneous=_simultaneous(comparison, members),
-            minimum_detectable=_detectable(comparison, members),
             **{f"{test}_holm": p for test, p in zip(_TESTS, p_values)},
+            **_for_family(comparison, members),
         )
         for (method, comparison), *p_values in zip(comparisons.items(), *columns)
     }
@@ -229,19 +228,17 @@ def family_size(comparisons: Iterable[Comparison]) -> int:
     return sum(each.runs > 1 for each in comparisons)
 
 
-def _simultaneous(comparison: Comparison, members: int) -> tuple[float, float]:
-    """Return Bonferroni's interval: each misses with a part of the probability that any may."""
-    if math.isnan(comparison.t_p) or math.isnan(comparison.simultaneous[0]):
-        return math.nan, math.nan
-    miss = (1 - comparison.confidence) / max(1, members)
-    reach = student_quantile(1 - miss / 2, comparison.runs - 1) * comparison.sd / math.sqrt(comparison.runs)
-    return comparison.difference - reach, comparison.difference + reach
-
-
-def _detectable(comparison: Comparison, members: int) -> float:
-    if math.isnan(comparison.minimum_detectable):
-        return math.nan
-    return minimum_detectable(comparison.sd, comparison.runs, alpha=0.05 / max(1, members))
+def _for_family(comparison: Comparison, members: int) -> dict[str, Any]:
+    """Return interval and detectable difference by Bonferroni: each misses with a part of the probability for any."""
+    if math.isnan(comparison.minimum_detectable):  # one run, or a comparison without limits
+        return {}
+    n, sd, difference = comparison.runs, comparison.sd, comparison.difference
+    miss = (1 - comparison.confidence) / members
+    reach = student_quantile(1 - miss / 2, n - 1) * sd / math.sqrt(n)
+    return {
+        "simultaneous": (difference - reach, difference + reach),
+        "minimum_detectable": minimum_detectable(sd, n, alpha=0.05 / members),
+    }
 
 
 def _notes(change: Array) -> tuple[str, ...]:
@@ -277,10 +274,8 @@ def _match_runs(reference: Results, other: Results, names: tuple[str, str]) -> t
                 f"{_listed(missing)}: compare only runs that both have"
             )
     if len(first) != len(second):
-        raise UserError(
-            f"expected as many runs of {names[0]} as of {names[1]}, got {len(first)} and {len(second)}: compare paired "
-            "runs only"
-        )
+        expected, got = f"as many runs of {names[0]} as of {names[1]}", f"{len(first)} and {len(second)}"
+        raise UserError(f"expected {expected}, got {got}: compare paired runs only")
     return first, second
 
 
@@ -296,9 +291,8 @@ def _by_run(name: str, results: Results) -> tuple[list[int], Array]:
             raise UserError(f"{name}: expected run numbers that are integers, got {run!r}")
     duplicates = [run for run, times in collections.Counter(runs).items() if times > 1]
     if duplicates:
-        raise UserError(
-            f"{name}: expected every run once, got run {_listed(duplicates)} more than once: keep one of each"
-        )
+        got = f"run {_listed(duplicates)} more than once"
+        raise UserError(f"{name}: expected every run once, got {got}: keep one of each")
     values = finite(name, (value for _, value in pairs))
     return sorted(map(int, runs)), values[np.argsort(runs)]
 

@@ -95,6 +95,8 @@ def compare_ranks(
         raise UserError(f"expected results of the reference {reference!r}, got those of {', '.join(methods)}")
     if not 0 < alpha < 1:
         raise UserError(f"alpha: expected a level between 0 and 1, such as 0.05, got {alpha}")
+    from scipy.stats import friedmanchisquare  # type: ignore[import-untyped]  # takes half a second to import
+
     ranked = _rank(table, "average")
     average = dict(zip(methods, ranked.mean(axis=0).tolist()))
     error = math.sqrt(k * (k + 1) / (6 * n))
@@ -104,7 +106,7 @@ def compare_ranks(
     return RankComparison(
         ranks=_named(errors, methods, ranked),
         reference=reference,
-        chi_square=_friedman(ranked),
+        chi_square=float(friedmanchisquare(*table.T).statistic) if np.ptp(table, axis=1).any() else 0.0,
         permutation_p=_permutation_p(ranked, seed),
         alpha=alpha,
         critical_difference=critical,
@@ -116,7 +118,7 @@ def compare_ranks(
 @functools.cache
 def _studentized_range_quantile(probability: float, groups: int) -> float:
     """Return the quantile for infinitely many degrees of freedom."""
-    from scipy.stats import studentized_range  # type: ignore[import-untyped]  # takes half a second to import
+    from scipy.stats import studentized_range  # takes half a second to import
 
     return float(studentized_range.ppf(probability, groups, np.inf))
 
@@ -146,17 +148,6 @@ def _rank(table: Array, ties: str) -> Array:
 def _named(datasets: Iterable[str], methods: Sequence[str], ranked: Array) -> Ranks:
     by_dataset = {dataset: dict(zip(methods, row)) for dataset, row in zip(datasets, ranked.tolist())}
     return Ranks(by_dataset, dict(zip(methods, ranked.mean(axis=0).tolist())))
-
-
-def _friedman(ranked: Array) -> float:
-    n, k = ranked.shape
-    sizes = np.sum(ranked[:, None, :] == ranked[:, :, None], axis=2)
-    # Each of the t members of a tie contributes t^2 - 1.
-    untied = 1 - float(np.sum(sizes**2 - 1)) / (n * k * (k**2 - 1))
-    if untied <= RESOLUTION:
-        return 0.0
-    spread = float(np.sum((ranked.mean(axis=0) - (k + 1) / 2) ** 2))
-    return float(12 * n / (k * (k + 1)) * spread / untied)
 
 
 def _permutation_p(ranked: Array, seed: int) -> float:

@@ -41,9 +41,8 @@ def finite(name: str, values: Iterable[float]) -> Array:
         raise UserError(f"{name}: expected at least one run, got none: finish a run first")
     bad = np.flatnonzero(~np.isfinite(array))
     if bad.size:
-        raise UserError(
-            f"{name}: expected finite values, got {array[bad[0]]} at position {bad[0]}: leave diverged runs out"
-        )
+        got = f"{array[bad[0]]} at position {bad[0]}"
+        raise UserError(f"{name}: expected finite values, got {got}: leave diverged runs out")
     return array
 
 

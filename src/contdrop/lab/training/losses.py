@@ -29,7 +29,7 @@ class Loss:
 
     Attributes:
         mean: Over the examples of a batch, for training.
-        whole: Sum over the examples; the mean times their number if None.
+        whole: Sum over the examples; the mean times their number if None, or if the model returns its own loss.
     """
 
     mean: Callable[[Any, Any], Tensor]
@@ -37,7 +37,9 @@ class Loss:
 
     def total(self, output: Any, batch: Any) -> Tensor:
         """Return the sum over the examples of a batch, for evaluation."""
-        return self.mean(output, batch) * examples_of(batch) if self.whole is None else self.whole(output, batch)
+        if self.whole is None or loss_of(output) is not None:
+            return self.mean(output, batch) * examples_of(batch)
+        return self.whole(output, batch)
 
 
 def default_loss(task: str | None) -> Loss:
@@ -46,24 +48,17 @@ def default_loss(task: str | None) -> Loss:
 
 
 def _cross_entropy(output: Any, batch: Any) -> Tensor:
-    own = loss_of(output)
-    if own is not None:
+    if (own := loss_of(output)) is not None:
         return own
-    plain = _plain(output, batch)
-    if plain is not None:
+    if (plain := _plain(output, batch)) is not None:
         return functional.cross_entropy(*plain)
-    two = binary(output, batch)
-    if two is not None:
+    if (two := binary(output, batch)) is not None:
         return functional.binary_cross_entropy_with_logits(two[0], two[1].to(two[0].dtype))
     return functional.cross_entropy(*logits_and_classes(output, batch))
 
 
 def _cross_entropy_total(output: Any, batch: Any) -> Tensor:
-    own = loss_of(output)
-    if own is not None:
-        return own * examples_of(batch)
-    plain = _plain(output, batch)
-    if plain is not None:
+    if (plain := _plain(output, batch)) is not None:
         return functional.cross_entropy(*plain, reduction="sum")
     logits, target = logits_and_classes(output, batch)
     return per_example(functional.cross_entropy(logits, target, reduction="none"), target).sum()
@@ -78,18 +73,16 @@ def _plain(output: Any, batch: Any) -> tuple[Tensor, Tensor] | None:
 
 
 def _squares(output: Any, batch: Any) -> Tensor:
-    own = loss_of(output)
-    if own is not None:
+    if (own := loss_of(output)) is not None:
         return own
     prediction, target = prediction_and_target(output, batch)
     return functional.mse_loss(prediction, target.to(prediction.dtype))
 
 
 def _own(output: Any, batch: Any) -> Tensor:
-    own = loss_of(output)
-    if own is None:
-        raise UserError(f"task=None: expected loss=, or a model that returns a loss; got {type(output).__name__}")
-    return own
+    if (own := loss_of(output)) is not None:
+        return own
+    raise UserError(f"task=None: expected loss=, or a model that returns a loss; got {type(output).__name__}")
 
 
 _LOSSES = {

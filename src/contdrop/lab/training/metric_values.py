@@ -5,6 +5,7 @@ All functions take and return float64. An example whose contribution is NaN make
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +15,6 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 BINS = 15  # of the calibration error
-
-
-def root(mean: Any) -> float:
-    """Return sqrt(mean), for the mean of squared errors."""
-    return float(np.sqrt(mean))
 
 
 def perplexity(mean: Array) -> float:
@@ -145,7 +141,7 @@ def better_of(name: str) -> str | None:
 
 
 # Functions of the mean contribution, and of all contributions, by built-in metric. Others are plain means.
-COMBINE: dict[str, Callable[[Any], float]] = {"rmse": root, "perplexity": perplexity}
+COMBINE: dict[str, Callable[[Any], float]] = {"rmse": math.sqrt, "perplexity": perplexity}
 WHOLE: dict[str, Callable[[Array], float]] = {"ece": calibration_error, "auroc": auroc, "f1": f1, "r2": r2}
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, functional
 
-from ...errors import UserError, suggest
+from ...errors import UserError, mistake, suggest
 from ..data.batch import (
     IGNORED,
     examples_of,
@@ -130,9 +130,7 @@ class Metric:
         They are float32 if that holds all of them exactly, else float64. A number of ``examples`` is checked.
         """
         if self.of is None:
-            raise UserError(
-                f"metric {self.name}: expected of=, (output, batch) -> contribution of each example; got none"
-            )
+            raise mistake(f"metric {self.name}", "of=, (output, batch) -> contribution of each example", "none")
         found = torch.as_tensor(self.of(output, batch)).detach().cpu()
         if found.dim() not in (1, 2) or examples not in (None, len(found)):
             expected = "one row per example" if examples is None else f"{examples} examples"
@@ -215,10 +213,6 @@ def _confidence(logits: Tensor, target: Tensor) -> Tensor:
     return torch.stack([confidence, (predicted == target).to(confidence.dtype)], 1)
 
 
-def _logits_and_class(logits: Tensor, target: Tensor) -> Tensor:
-    return torch.cat([logits.double(), target.unsqueeze(1).double()], 1)
-
-
 def _two_classes(logits: Tensor, target: Tensor) -> Tensor:
     """Return the predicted and the true class."""
     predicted = torch.where(logits.isnan().any(1), torch.nan, logits.argmax(1).double())
@@ -229,17 +223,16 @@ def _over_outputs(values: Tensor) -> Tensor:
     return values.reshape(len(values), -1).mean(1) if values.dim() > 1 else values
 
 
-def _all_outputs(prediction: Tensor, target: Tensor) -> Tensor:
-    return torch.cat([part.double().reshape(len(part), -1) for part in (prediction, target)], 1)
+def _both(output: Tensor, target: Tensor) -> Tensor:
+    """Return the columns of outputs, then those of targets."""
+    return torch.cat([part.double().reshape(len(part), -1) for part in (output, target)], 1)
 
 
 def _loss(output: Any, batch: Any) -> Tensor:
-    own = loss_of(output)
-    if own is None:
-        raise UserError(
-            f"metric loss: expected loss= or metric=, or a model that returns a loss; got {type(output).__name__}"
-        )
-    return _spread(own, batch)
+    if (own := loss_of(output)) is not None:
+        return _spread(own, batch)
+    got = type(output).__name__
+    raise UserError(f"metric loss: expected loss= or metric=, or a model that returns a loss; got {got}")
 
 
 def _spread(loss: Tensor, batch: Any) -> Tensor:
@@ -268,12 +261,12 @@ _METRICS = (
     _built_in("perplexity", logits_and_classes, _nll_and_positions),
     _built_in("brier", logits_and_classes, _brier),
     _built_in("ece", partial(_one_class_each, "ece"), _confidence),
-    _built_in("auroc", partial(_one_class_each, "auroc"), _logits_and_class),
+    _built_in("auroc", partial(_one_class_each, "auroc"), _both),
     _built_in("f1", partial(_one_class_each, "f1"), _two_classes),
     _built_in("rmse", prediction_and_target, lambda f, y: _over_outputs((f - y).square())),
     _built_in("mse", prediction_and_target, lambda f, y: _over_outputs((f - y).square())),
     _built_in("mae", prediction_and_target, lambda f, y: _over_outputs((f - y).abs())),
-    _built_in("r2", prediction_and_target, _all_outputs),
+    _built_in("r2", prediction_and_target, _both),
     Metric("loss", _loss, by_batch=True),
 )
 BUILT_IN = {metric.name: metric for metric in _METRICS}
@@ -304,25 +297,17 @@ def find(name: str) -> Metric:
     raise UserError(f"metric: no built-in metric is called {name!r}; {suggest(name, BUILT_IN)}")
 
 
-def defaults(task: str | None) -> tuple[Metric, ...]:
-    """Return the metrics of a task, the primary one first."""
-    return tuple(BUILT_IN[name] for name in _DEFAULTS[task])
-
-
 def chosen(given: Metric | str | Sequence[Metric | str] | None, task: str | None) -> tuple[Metric, ...]:
     """Return the metrics that ``metric=`` gives by themselves or by name, the primary one first; None: by task."""
-    if given is None:
-        return defaults(task)
+    given = _DEFAULTS[task] if given is None else given
     several = [given] if isinstance(given, (Metric, str)) else list(given)
     wrong = next((each for each in several if not isinstance(each, (Metric, str))), None)
     if wrong is not None or not several:
-        raise UserError(
-            f"metric: expected a lab.Metric, a name such as error, or several of them; got {wrong or given!r}"
-        )
+        raise mistake("metric", "a lab.Metric, a name such as error, or several of them", f"{wrong or given!r}")
     found = tuple(find(each) if isinstance(each, str) else each for each in several)
     twice = next((metric.name for place, metric in enumerate(found) if metric in found[:place]), None)
     if twice:
-        raise UserError(f"metric: expected each name once; got {twice!r} twice")
+        raise mistake("metric", "each name once", f"{twice!r} twice")
     return found
 
 
@@ -335,29 +320,24 @@ def measured(
         UserError: A store cannot keep one of them, or would take it for something that the lab keeps itself.
     """
     assert study.measure is not None, "the caller has looked"
-    found = study.measure(network, parts, seed)
-    expected = f"study {study.name!r}: measure: expected"
+    found, where = study.measure(network, parts, seed), f"study {study.name!r}: measure"
     if not hasattr(found, "items"):
-        raise UserError(
-            f"{expected} a dictionary of arrays and numbers by name; got {type(found).__name__}; return one"
-        )
+        raise mistake(where, "a dictionary of arrays and numbers by name", type(found).__name__, "return one")
     names = [metric.name for metric in metrics]
     kept = {WEIGHTS, *(f"test_{name}" for name in (*_RESERVED, *names))}
     numbers: dict[str, float] = {}
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, value in found.items():
-        content = _storable(value, f"{expected} a number or an array of numbers as {name!r}")
+        content = _storable(where, name, value)
         is_number = isinstance(content, float)
         if name in (names[1:] if is_number else kept):
-            raise UserError(f"{expected} a name that the lab does not use itself; got {name!r}; choose another")
-        if isinstance(content, float):
-            numbers[str(name)] = content
-        else:
-            arrays[str(name)] = content
+            raise mistake(where, "a name that the lab does not use itself", repr(name), "choose another")
+        kind: dict[str, Any] = numbers if is_number else arrays
+        kind[str(name)] = content
     return numbers, arrays
 
 
-def _storable(value: Any, expected: str) -> float | npt.NDArray[Any]:
+def _storable(where: str, name: object, value: Any) -> float | npt.NDArray[Any]:
     array = np.asarray(value)
     with contextlib.suppress(TypeError, ValueError):
         if not array.ndim:
@@ -365,7 +345,8 @@ def _storable(value: Any, expected: str) -> float | npt.NDArray[Any]:
         if array.dtype.kind in "biuf":
             return array
     got = f"an array of {array.dtype}" if array.ndim else type(value).__name__
-    raise UserError(f"{expected}; got {got}; leave it out, or turn it into numbers")
+    fix = "leave it out, or turn it into numbers"
+    raise mistake(where, f"a number or an array of numbers as {name!r}", got, fix)
 
 
 def plain_classes(output: Any, batch: Any) -> tuple[Tensor, Tensor] | None:
@@ -377,12 +358,6 @@ def plain_classes(output: Any, batch: Any) -> tuple[Tensor, Tensor] | None:
     target = target_of(batch)
     is_plain = logits.dim() == 2 and target.dim() == 1 and logits.shape[1] > 1 and not target.is_floating_point()
     return (logits, target) if is_plain else None
-
-
-def predicted_classes(output: Any, batch: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-    """Return predicted and true classes of a batch; None where there is not one class per example."""
-    pair = plain_classes(output, batch)
-    return None if pair is None else (pair[0].argmax(1).cpu().numpy(), pair[1].cpu().numpy())
 
 
 class EpochMetrics:

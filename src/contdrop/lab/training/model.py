@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...errors import UserError
+from ...errors import mistake
 from ..data.batch import prediction_of
 from ..study.apply_method import MethodReport, apply
 from ..study.methods import Method
@@ -75,22 +75,17 @@ def put(study: Study, method: Method, model: nn.Module) -> tuple[dict[str, float
     """Apply the method to a model; return the mean and strength of its noise, and a report."""
     # The default methods fall back where a shape does not reach a layer's strength; one asked for by name is refused.
     applied = apply(method, model, scale=study.scale, fallback=tuple(study.methods) == METHODS)
-    return _noise(applied), applied
-
-
-def _noise(applied: MethodReport) -> dict[str, float]:
     layers = list(applied.noise.values())
     means = {layer["mean"] for layer in layers}
     if len(means) != 1:
-        return {}
-    return {"mean": means.pop(), "relative_variance": fmean(layer["relative_variance"] for layer in layers)}
+        return {}, applied
+    variance = fmean(layer["relative_variance"] for layer in layers)
+    return {"mean": means.pop(), "relative_variance": variance}, applied
 
 
 def _checked(study: Study, model: object) -> nn.Module:
     if not isinstance(model, nn.Module):
-        raise UserError(
-            f"study {study.name!r}: expected model() to return a torch.nn.Module; got {type(model).__name__}"
-        )
+        raise mistake(f"study {study.name!r}", "model() to return a torch.nn.Module", type(model).__name__)
     return model
 
 

@@ -13,7 +13,7 @@ import math
 import operator
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from ..._text import plural
-from ...errors import UserError
+from ...errors import mistake
 from ..data.batch import default_forward, examples_of, to_device
 from ..data.data import Part, PreparedData
 from ..data.fingerprints import as_array, of_arrays
@@ -33,7 +33,7 @@ from ..study.plan import PlannedJob, Variant
 from ..study.user_errors import explained
 from . import checkpoint, random_streams
 from .losses import Loss, default_loss
-from .metrics import EpochMetrics, Metric, measured, predicted_classes, with_loss
+from .metrics import EpochMetrics, Metric, measured, plain_classes, with_loss
 from .model import BuiltModel, build, seed_everything
 
 _MOST_LABELS = 2**15  # predicted classes are stored in 16 bits
@@ -51,20 +51,12 @@ class DivergenceError(Exception):
 class Evaluation:
     """Mean loss of a model on a part of the data, and contributions of each example to each metric.
 
-    ``predictions`` and ``labels`` are given for plain classification only.
+    ``classes`` are predictions and labels as they are stored, of plain classification with few enough classes.
     """
 
     loss: float
     contributions: dict[str, np.ndarray]
-    predictions: np.ndarray | None = None
-    labels: np.ndarray | None = None
-
-    @property
-    def classes(self) -> dict[str, np.ndarray]:
-        """Predictions and labels as they are stored, if they are known and small enough."""
-        found = {"test_predictions": self.predictions, "test_labels": self.labels}
-        known = {name: each for name, each in found.items() if each is not None and each.max(initial=0) < _MOST_LABELS}
-        return {name: each.astype(np.int16) for name, each in known.items()} if len(known) == len(found) else {}
+    classes: dict[str, np.ndarray]
 
 
 @dataclass
@@ -85,13 +77,7 @@ class Best:
 class Trainer:
     """Trainer of one network, or of the several networks of a run."""
 
-    def __init__(
-        self,
-        job: PlannedJob,
-        variant: Variant,
-        prepared: PreparedData,
-        device: str = "cpu",
-    ) -> None:
+    def __init__(self, job: PlannedJob, variant: Variant, prepared: PreparedData, device: str = "cpu") -> None:
         study = job.protocol.study
         self.job, self.variant, self.study = job, variant, study
         self.settings, self.device = study.training, torch.device(device)
@@ -108,6 +94,8 @@ class Trainer:
         self.metrics = with_loss(study.metrics, study.loss, study.task)
         self._runnable: Any = torch.compile(self.network) if self.settings.compile else self.network
         self.members: list[Any] = [self._runnable] if self.settings.networks == 1 else list(self.network.children())
+        # Of the networks of a run, as they enter seeds; the first has none.
+        self._numbers: list[tuple[int, ...]] = [(), *((number,) for number in range(1, len(self.members)))]
         self.steps_per_pass = -(-len(self.order(0)) // self.settings.accumulate)
         self.steps_per_epoch = self.settings.epoch_steps or self.steps_per_pass
         self.total_steps = min(self.settings.steps or math.inf, self._steps_of(job.epochs))
@@ -130,22 +118,23 @@ class Trainer:
         held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
         self.trained = [p for p in self.network.parameters() if id(p) in held]
         self.untrained = [p for p in self.network.parameters() if id(p) not in held]
-        if self.variant.rate != 1:
+        rate = self.variant.rate
+        if rate != 1:
             for group in self.optimizer.param_groups:
-                group["lr"] *= self.variant.rate
+                group["lr"] *= rate
         total = self.job.epochs if self.settings.schedule_by == "epoch" else int(self.total_steps)
         self.scheduler = self.settings.scheduler(self.optimizer, total) if self.settings.scheduler else None
-        if self.variant.rate != 1:
-            self._scale_schedule()
+        if rate != 1 and isinstance(self.scheduler, CyclicLR):
+            expected = f"a scheduler that starts from the optimizer's learning rate for {self.variant}"
+            fix = "take another scheduler, or leave out the factor"
+            raise mistake(f"study {self.study.name!r}", expected, "CyclicLR, which sets its own", fix)
+        if rate != 1 and isinstance(self.scheduler, OneCycleLR):  # sets the rates itself, too
+            for group in self.optimizer.param_groups:
+                group.update({name: group[name] * rate for name in ("lr", *_ONE_CYCLE)})
 
     def order(self, number: int, *member: int) -> list[Any]:
         """Return the examples of each batch of a pass; each network of a run but the first has its own order."""
         return self.parts.train.order(self.job.seed(random_streams.ORDER, number, *member), self.study.batch_size)
-
-    @property
-    def _numbers(self) -> list[tuple[int, ...]]:
-        """Numbers of the networks of a run as they enter seeds; the first has none."""
-        return [(number,) if number else () for number in range(len(self.members))]
 
     def _orders(self, number: int) -> list[list[Any]]:
         return [self.order(number, *member) for member in self._numbers]
@@ -156,17 +145,6 @@ class Trainer:
             return self.steps_per_epoch * epochs
         lengths = (min(map(len, self._orders(number))) for number in range(epochs))
         return sum(-(-length // self.settings.accumulate) for length in lengths)
-
-    def _scale_schedule(self) -> None:
-        """Apply the variant's factor of the learning rate to schedulers that set the rate themselves."""
-        if isinstance(self.scheduler, OneCycleLR):
-            for group in self.optimizer.param_groups:
-                group.update({name: group[name] * self.variant.rate for name in ("lr", *_ONE_CYCLE)})
-        elif isinstance(self.scheduler, CyclicLR):
-            raise UserError(
-                f"study {self.study.name!r}: expected a scheduler that starts from the optimizer's learning rate for "
-                f"{self.variant}; got CyclicLR, which sets its own; take another scheduler, or leave out the factor"
-            )
 
     def _order_fingerprint(self) -> str:
         """Return the fingerprint of all passes' seeds, which decide the orders, and of the first and last order."""
@@ -180,11 +158,9 @@ class Trainer:
         steps, epochs = self.settings.steps or 0, self.job.protocol.epochs
         if steps > self._steps_of(epochs):
             needed = max(epochs + 1, -(-steps // self.steps_per_epoch))
-            raise UserError(
-                f"study {self.study.name!r}: expected at least {plural(needed, 'epoch')} of "
-                f"{plural(self.steps_per_epoch, 'step')} for steps={steps}; got epochs={epochs}; give epochs={needed} "
-                "or fewer steps"
-            )
+            expected = f"at least {plural(needed, 'epoch')} of {plural(self.steps_per_epoch, 'step')} for steps={steps}"
+            fix = f"give epochs={needed} or fewer steps"
+            raise mistake(f"study {self.study.name!r}", expected, f"epochs={epochs}", fix)
 
     @property
     def first(self) -> torch.nn.Module:
@@ -313,20 +289,16 @@ class Trainer:
         return found.values()
 
     def _batches(self) -> Iterator[tuple[tuple[Any, ...], int]]:
-        """Yield batches from where the last epoch ended.
-
-        Yields:
-            A batch for each network of the run, and the number of batches that the pass still has, including these.
-        """
+        """Yield a batch for each network, and the number of batches left in the pass."""
         while True:
             orders = self._orders(self.passes)
             seeds = [self.job.seed(random_streams.AUGMENT, self.passes, *member) for member in self._numbers]
             length = min(map(len, orders))
-            mine = [
+            shown = [
                 self.parts.train.batches(order[:length], seed=seed, skip=self.shown)
                 for order, seed in zip(orders, seeds)
             ]
-            for batches in zip(*mine):
+            for batches in zip(*shown):
                 left = length - self.shown
                 self.passes, self.shown = (self.passes, self.shown + 1) if left > 1 else (self.passes + 1, 0)
                 yield batches, left
@@ -386,26 +358,24 @@ class Trainer:
     def evaluate(
         self, part: Part, wanted: tuple[Metric, ...] | None = None, *, classes: bool = False, batches: int | None = None
     ) -> Evaluation:
-        """Evaluate metrics, all of them by default, on the first ``batches`` of a part, or on all.
-
-        With ``classes``, predicted and true classes are returned, too, where there are any.
-        """
+        """Evaluate metrics, all by default, on the first ``batches`` of a part, or on all; predict ``classes``, too."""
         wanted = self.metrics if wanted is None else wanted
         self.network.eval()
         size = self.settings.evaluation_batch_size or 4 * self.study.batch_size
-        done = []
+        done, answers = [], []
         for batch in part.batches(part.order(None, size)[:batches]):
             batch = to_device(batch, self.device)
             with self.autocast():
                 output = self.forward(self._runnable, batch)
-            pair = predicted_classes(output, batch) if classes else None
-            found = [metric.contributions(output, batch, examples_of(batch)) for metric in wanted]
-            done.append((float(self.loss.total(output, batch)), examples_of(batch), found, pair))
-        totals, sizes, contributions, pairs = zip(*done)
+            pair = plain_classes(output, batch) if classes else None
+            if pair is not None:
+                answers.append((pair[0].argmax(1).cpu().numpy(), pair[1].cpu().numpy()))
+            size = examples_of(batch)
+            found = [metric.contributions(output, batch, size) for metric in wanted]
+            done.append((float(self.loss.total(output, batch)), size, found))
+        totals, sizes, contributions = zip(*done)
         joined = {metric.name: np.concatenate(each) for metric, each in zip(wanted, zip(*contributions))}
-        guessed = [pair for pair in pairs if pair is not None]
-        predictions, labels = (np.concatenate(each) for each in zip(*guessed)) if guessed else (None, None)
-        return Evaluation(functools.reduce(operator.add, totals) / sum(sizes), joined, predictions, labels)
+        return Evaluation(functools.reduce(operator.add, totals) / sum(sizes), joined, _stored_classes(answers))
 
     def results(self) -> tuple[dict[str, float], dict[str, np.ndarray]]:
         """Return the final model's losses and values, and the arrays that are kept of it."""
@@ -446,6 +416,14 @@ class Trainer:
             if not math.isfinite(value):
                 warnings.warn(f"{self.job}: {name.replace(':', ' ')} is {value}, and is left out", stacklevel=2)
         return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _stored_classes(answers: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return predictions and labels as they are stored, if there are any and none is too large."""
+    found = [np.concatenate(each) for each in zip(*answers)]
+    if any(each.max(initial=0) >= _MOST_LABELS for each in found):
+        return {}
+    return {name: each.astype(np.int16) for name, each in zip(("test_predictions", "test_labels"), found)}
 
 
 def _adamw(model: torch.nn.Module) -> torch.optim.Optimizer:

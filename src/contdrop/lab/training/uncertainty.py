@@ -74,10 +74,8 @@ class Uncertainty(Configuration):
 
     def __call__(self, model: torch.nn.Module, parts: Any, seed: int) -> dict[str, Array]:
         """Return the arrays to store for a trained model; see :class:`Uncertainty`."""
-        order = parts.test.order(None, self.batch_size)
-        if self.examples is not None:
-            order = list(torch.split(torch.cat(order)[: self.examples], self.batch_size))
-        batches = list(parts.test.batches(order))
+        order = torch.cat(parts.test.order(None, self.batch_size))[: self.examples]
+        batches = list(parts.test.batches(torch.split(order, self.batch_size)))
         truth = np.concatenate([_classes(batch) for batch in batches])
         known = self._predict(model, batches, seed, "test")
         ood = self._predict(model, self._ood_batches(), seed, "ood") if self.ood is not None else {}
