@@ -92,6 +92,10 @@ class Forwards:
             x = self.drop(x)
         return x
 
+    def named_like_the_function(self, x, rand=torch.relu):  # as in the adapters of peft
+        dropout = self.parts["adapter"]
+        return rand(dropout(x))
+
     def initialized(self, x):  # random numbers that are no mask: parameters that are made at the first call
         if not self.ready:
             nn.init.normal_(self.weight)
@@ -235,6 +239,7 @@ def test_what_is_drawn_is_listed(drawing, rate):
         module("held", masked=torch.relu),
         module("held", masked=nn.ReLU()),
         module("initialized"),
+        module("named_like_the_function", parts=nn.ModuleDict({"adapter": nn.Dropout(0.2)})),
         Own(0.0),
     ],
 )
