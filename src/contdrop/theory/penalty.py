@@ -10,9 +10,9 @@ from torch import Tensor
 
 from .._torch.checks import check_choice, check_module, check_whole
 from .._torch.private import BATCH_NORMS
-from ..surgery.dropout_layers import DROPOUT_LAYERS
+from ..surgery.dropout_layers import DROPOUT_LAYERS, switched
 from . import _numerics, penalty_terms
-from .penalty_terms import Loss, Noise, noisy_forward, replaced_forwards, switched
+from .penalty_terms import Loss, Noise, noisy_forward, replaced_forwards
 from .propagation import Moments, propagate
 
 Method: TypeAlias = Literal["expectation", "moments", "gauss-newton", "exact", "hutchinson"]

@@ -17,6 +17,7 @@ from .._torch.checks import entry_of, is_forward_of
 from .._torch.private import DropoutBase, has_forward_hooks
 from ..laws import Bernoulli, Law, training_factor
 from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
+from ..surgery.dropout_layers import switched
 from . import _numerics
 
 
@@ -121,19 +122,6 @@ def replaced_forwards(model: torch.nn.Module, noise: Noise) -> Iterator[None]:
         finally:
             for module, _ in forwards:
                 vars(module).pop("forward", None)
-
-
-@contextlib.contextmanager
-def switched(model: torch.nn.Module, *, training: bool) -> Iterator[None]:
-    """Put all modules into one mode, and restore the mode of each at the end."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        for module, _ in modes:
-            module.training = training
-        yield
-    finally:
-        for module, before in modes:
-            module.training = before
 
 
 Loss = Callable[[Any, Any], Tensor]

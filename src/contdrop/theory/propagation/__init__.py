@@ -19,9 +19,8 @@ from ... import nn
 from ..._torch.checks import check_choice, check_module
 from ..._torch.private import has_forward_hooks, is_sequence, target_name
 from ...laws import Bernoulli, BuiltIn, Law
-from ...surgery.dropout_layers import DROPOUT_LAYERS, children
+from ...surgery.dropout_layers import DROPOUT_LAYERS, children, switched
 from .. import _numerics
-from ..penalty_terms import switched
 from . import activations, gaussian, layers
 from .gaussian import GaussianMoments, Map, PropagatedLayer, RefusedError
 from .layers import unsupported
