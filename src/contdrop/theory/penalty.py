@@ -187,7 +187,13 @@ def _by_moments(task: _Task, method: Method, samples: int) -> Tensor:
     with switched(task.model, training=False):
         found = propagate(task.model, _numerics.as_tensor("penalty", "x", task.x), "output")
     if method == "moments":
-        return _second_order(task, found, output.dtype) - base
+        mean = found.mean.to(output.dtype)
+        mean = mean if mean.requires_grad else mean.requires_grad_()
+        value = task.evaluate(mean)
+        _, curvature = _loss_curvature(mean, value, method, task.differentiable)
+        assert found.covariance is not None
+        curvature = curvature.reshape(*curvature.shape[:2], -1)
+        return value + torch.einsum("cno,nco->", curvature, found.covariance.to(mean)) / 2 - base
     value = _expectation(task, found, output.dtype, base, samples)
     if not torch.isfinite(value):
         raise ValueError(
@@ -211,16 +217,6 @@ def _expectation(task: _Task, found: Moments, dtype: torch.dtype, base: Tensor, 
             f"penalty: loss failed on outputs drawn from a Gaussian, as method='expectation' does it: {reason}; use "
             "method='moments' or 'hutchinson'"
         ) from error
-
-
-def _second_order(task: _Task, found: Moments, dtype: torch.dtype) -> Tensor:
-    mean = found.mean.to(dtype)
-    mean = mean if mean.requires_grad else mean.requires_grad_()
-    value = task.evaluate(mean)
-    _, curvature = _loss_curvature(mean, value, "moments", task.differentiable)
-    assert found.covariance is not None
-    spread = torch.einsum("cno,nco->", curvature.reshape(*curvature.shape[:2], -1), found.covariance.to(dtype)) / 2
-    return value + spread
 
 
 def _coupled(method: str) -> ValueError:
