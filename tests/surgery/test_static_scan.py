@@ -93,6 +93,9 @@ class Forwards:
             x = self.drop(x)
         return x
 
+    def called_settings(self, x):
+        return self.options(x)
+
     def named_like_the_function(self, x, rand=torch.relu):  # as in the adapters of peft
         dropout = self.parts["adapter"]
         return rand(dropout(x))
@@ -233,6 +236,7 @@ def test_what_is_drawn_is_listed(drawing, rate):
         module("held", masked=torch.relu),
         module("held", masked=nn.ReLU()),
         module("initialized"),
+        module("called_settings", options=LookedUpSettings(rate=0.2)),
         module("named_like_the_function", parts=nn.ModuleDict({"adapter": nn.Dropout(0.2)})),
         Own(0.0),
     ],
@@ -319,6 +323,14 @@ def test_code_without_source():
 def test_traced_models():
     ((_, what, rate),) = unreachable(torch.fx.symbolic_trace(Constant()))
     assert (what, rate) == ("functional dropout (dropout)", 0.3)
+
+
+def test_our_own_function_is_listed():
+    class Ours(WithAttributes):
+        def forward(self, x):
+            return cd.functional.dropout(x, self.law)
+
+    assert unreachable(Ours(law=cd.Uniform())) == [("Ours", "functional dropout (dropout)", None)]
 
 
 def test_layers_that_are_more_than_a_mask_are_listed_with_their_rate():

@@ -89,11 +89,8 @@ def _sites(module: torch.nn.Module) -> Iterator[tuple[str, float | None]]:
         law = getattr(module, "law", None)
         yield f"masks of {type(module).__name__}", None if law is None else equal_rate(law.relative_variance)
     elif isinstance(module, TORCH_DROPOUTS):
-        if not is_plain(module):
-            yield (
-                f"{type(module).__name__}, a dropout layer with a forward of its own",
-                _number(_attribute(module, "p")),
-            )
+        rate = _number(_attribute(module, "p"))
+        yield f"{type(module).__name__}, a dropout layer with a forward of its own", 0.0 if is_plain(module) else rate
     else:
         yield from _hidden_layers(module)
         yield from _sites_in_code(module)
@@ -188,22 +185,23 @@ class _Code:
         called, kept = function, {}
         if isinstance(function, functools.partial):
             called, kept = function.func, function.keywords
-        name = getattr(called, "__name__", "")
-        of_torch = callable(called) and (getattr(called, "__module__", None) or "torch").startswith("torch")
+        is_function = isinstance(called, (types.FunctionType, types.MethodType, types.BuiltinFunctionType))
+        name = called.__name__ if is_function else ""
+        known = name and (called.__module__ or "torch").startswith(("torch", "contdrop.functional"))
         given = {each.arg: each.value for each in node.keywords if each.arg}
-        if of_torch and name in _FUNCTIONS:
+        if known and name in _FUNCTIONS:
             keyword, place, default = _FUNCTIONS[name]
             rate = given.get(keyword, node.args[place] if len(node.args) > place else None)
             training = given.get("training", node.args[2] if len(node.args) > 2 else None)
             if keyword != "p" or not isinstance(training, ast.Constant) or training.value is not False:
                 self.called.append((name, kept.get(keyword, default) if rate is None else self._rate(rate, scope)))
-        elif of_torch and name in _RANDOM:
+        elif known and name in _RANDOM:
             self.random.add(name)
         elif called is _UNKNOWN and isinstance(node.func, ast.Attribute):
             root = ast.unparse(node.func).partition(".")[0]
             if node.func.attr in _RANDOM | _METHODS and scope.get(root) is not self.module:
                 self.random.add(node.func.attr)
-        elif isinstance(node.func, ast.Name) or hasattr(type(self.module), name):
+        elif is_function and (isinstance(node.func, ast.Name) or hasattr(type(self.module), name)):
             values = [self._argument(each, scope) for each in node.args]
             self._follow(called, values, {key: self._argument(each, scope) for key, each in given.items()}, depth + 1)
 
@@ -235,7 +233,8 @@ class _Code:
             known = [value for value in values if _number(value) is not None]
             if known or any(value is _UNKNOWN for value in values):
                 return max(known, default=_UNKNOWN)
-        return 0.0  # None and False turn dropout off
+        value = self._value(expression, scope)
+        return 0.0 if value is None or value is False else _UNKNOWN
 
     def _argument(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
         value = self._value(node, scope)
