@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..laws import Bernoulli, Law
+from ..laws import Bernoulli, Law, Uniform
 from . import _numerics
 from .sigmoid_expectations import Ceiling, characteristic, is_normal, points, reach
 
@@ -31,8 +31,19 @@ class Distance(NamedTuple):
 
 
 def third_absolute_moment(law: Law) -> float:
-    """Compute E|m - E[m]|^3 to rounding: atoms of the law, and Gauss-Legendre panels on either side of the mean."""
+    """Compute E|m - E[m]|^3 exactly.
+
+    Bernoulli with p = keep, q = 1 - p: p q (p^2 + q^2) |value|^3. Uniform: (high - low)^3 / 32. Unclipped Gaussian:
+    2 sqrt(2 / pi) sigma^3. Clipped Gaussian: its atoms, and Gauss-Legendre panels on either side of the mean.
+    """
     law = _numerics.as_law("third_absolute_moment", law)
+    if isinstance(law, Bernoulli):
+        p, q = law.keep, 1 - law.keep
+        return p * q * (p * p + q * q) * abs(law.value) ** 3
+    if isinstance(law, Uniform):
+        return (law.high - law.low) ** 3 / 32
+    if is_normal(law):
+        return 2 * math.sqrt(2 / math.pi) * math.pow(law.variance, 1.5)
     v, p_v = points(law, split=law.mean)
     return ((v - law.mean).abs() ** 3 @ p_v).item()
 
