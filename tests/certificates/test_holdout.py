@@ -1,12 +1,13 @@
-"""Certificates: that they hold and say when they cannot, and that a Gaussian network is what it says."""
+"""Holdout certificates: that they hold, and refuse models whose examples share masks or are coupled."""
 
+import copy
 import math
 
 import pytest
 import torch
 
 import contdrop as cd
-from architectures import blobs, trained
+from architectures import Centred, blobs, trained
 from contdrop.certificates import holdout_certificate, pac_bayes_certificate
 from contdrop.theory import bounds
 
@@ -171,3 +172,197 @@ certify(seed=None)
 
 def test_refusals(code_refusals):
     code_refusals("holdout_refusals", REFUSED, globals())
+
+
+# Examples that share masks or are coupled.
+
+
+class Layout(torch.nn.Module):
+    """Inputs [N, T, features], of which dropout sees what ``before`` makes of them."""
+
+    def __init__(self, dropout, before, after, features=1):
+        super().__init__()
+        self.dropout, self.before, self.after = dropout, before, after
+        self.head = torch.nn.Linear(features, 2, bias=False)
+        with torch.no_grad():
+            self.head.weight.copy_(torch.tensor([[-5.0], [5.0]]).expand(2, features))
+
+    def forward(self, x):
+        return self.head(self.after(self.dropout(self.before(x)), len(x)))
+
+
+class Calls(torch.nn.Module):
+    """A dropout layer that is called again and again: for each part of the batch, or for what belongs to no example."""
+
+    def __init__(self, dropout, parts):
+        super().__init__()
+        self.dropout, self.parts = dropout, parts
+
+    def forward(self, x):
+        return torch.cat([self.dropout(part) for part in self.parts(x)])
+
+
+class Offset(Calls):
+    def forward(self, x):
+        return self.dropout(x) * self.dropout(torch.ones(1, *x.shape[1:]))
+
+
+LAW = cd.Gaussian(mu=1.0, sigma=1.5, low=-math.inf, high=math.inf)
+BATCH_FIRST = (lambda x: x, lambda h, n: h.mean(1))
+TIME_FIRST = (lambda x: x.transpose(0, 1), lambda h, n: h.mean(0))
+FLAT = (lambda x: x.flatten(0, 1), lambda h, n: h.reshape(n, -1, h.shape[-1]).mean(1))
+LAST = (lambda x: x.permute(1, 2, 0)[None], lambda h, n: h[0].permute(2, 0, 1).mean(1))
+
+
+SHARES, SAME, FIRST = "shares one over the batch", "however many there are", "along the first axis for masks='fixed'"
+
+
+def drops(*axes):
+    return cd.Dropout(LAW, shared_axes=axes)
+
+
+LAYOUTS = [
+    # dropout, where the examples are, whether fresh masks are accepted, whether fixed ones are
+    (drops(), BATCH_FIRST, None, None),
+    (drops(1), BATCH_FIRST, None, None),
+    (drops(-3), BATCH_FIRST, SHARES, SHARES),
+    (drops(), TIME_FIRST, None, FIRST),
+    (drops(0), TIME_FIRST, None, FIRST),
+    (drops(1), TIME_FIRST, SHARES, SHARES),
+    (drops(-2), TIME_FIRST, SHARES, SHARES),
+    (drops(), FLAT, None, FIRST),
+    (drops(0), FLAT, SHARES, SHARES),
+    (torch.nn.Dropout1d(0.25), BATCH_FIRST, None, "use masks='fresh'"),
+    (torch.nn.Dropout2d(0.25), LAST, SHARES, SHARES),
+    (torch.nn.Dropout1d(0.25), FLAT, None, "use masks='fresh'"),
+    (torch.nn.Dropout3d(0.25), LAST, SHARES, SHARES),
+    (Calls(drops(), lambda x: x.split(1)), BATCH_FIRST, None, FIRST),
+    (Calls(drops(), lambda x: x.split(100)), BATCH_FIRST, None, FIRST),
+    (Calls(drops(0), lambda x: x.split(100)), BATCH_FIRST, SHARES, SHARES),
+    (Offset(drops(), None), BATCH_FIRST, SAME, SAME),
+]  # fmt: skip
+
+
+def sign_examples(positions):
+    """The sign of an example is its class, so a member errs if the mean of its mask values is below 0."""
+    y = torch.arange(1000) % 2
+    return (2.0 * y - 1).reshape(-1, 1, 1).expand(-1, positions, 1).contiguous(), y
+
+
+@pytest.mark.parametrize("positions", [1, 2])
+@pytest.mark.parametrize(("dropout", "layout", "message", "_"), LAYOUTS)
+def test_examples_have_masks_of_their_own_or_are_refused(dropout, layout, message, _, positions):
+    x, y = sign_examples(positions)
+    model = Layout(dropout, *layout)
+    if message is not None:
+        with pytest.raises(ValueError, match=message):
+            holdout_certificate(model, x, y, members=2)
+        return
+    errors = [holdout_certificate(model, x, y, members=2, seed=seed).member.errors for seed in range(8)]
+    # With masks of their own these are binomial, which a shared one makes 0 or 1000.
+    share = sum(errors) / 8000
+    assert torch.tensor(errors).double().std() < 3 * math.sqrt(1000 * share * (1 - share)) + 1
+    if positions == 1 and isinstance(dropout, cd.Dropout):
+        assert share == pytest.approx(LAW.cdf(0.0), abs=5 * math.sqrt(0.25 * 0.75 / 8000))
+
+
+@pytest.mark.parametrize(("dropout", "layout", "_", "message"), LAYOUTS)
+def test_fixed_masks_are_the_same_for_all_examples_or_refused(dropout, layout, _, message):
+    x, y = sign_examples(2)
+    model = Layout(dropout, *layout)
+    if message is not None:
+        with pytest.raises(ValueError, match=message):
+            holdout_certificate(model, x, y, members=2, masks="fixed")
+        return
+    found = holdout_certificate(model, x, y, members=2, masks="fixed")
+    assert found.mixture.errors in (0, 500, 1000)  # examples are copies of two
+
+
+def test_fixed_masks_of_connections_may_be_called_with_any_layout():
+    x, y = sign_examples(2)
+    model = Layout(cd.DropConnectLinear(1, 1, law=LAW), *TIME_FIRST)
+    assert holdout_certificate(model, x, y, members=2, masks="fixed").mixture.errors in (0, 500, 1000)
+    model.dropout.masks = "batch"
+    with pytest.raises(ValueError, match=SHARES):
+        holdout_certificate(model, x, y, members=2)
+
+
+class Apart(torch.nn.Module):
+    """Inputs [N, T, 6]; what ``inside`` makes of them, and a head for each example."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside, self.dropout, self.head = inside, cd.GaussianDropout(0.3), torch.nn.Linear(6, 3)
+
+    def forward(self, x):
+        found = self.inside(x)
+        return self.head(self.dropout(found[0] if isinstance(found, tuple) else found).mean(1))
+
+
+class Training(torch.nn.BatchNorm1d):
+    def forward(self, x):
+        return torch.nn.functional.batch_norm(x, None, None, training=True)
+
+
+class Trimmed(torch.nn.Module):
+    """Cuts positions that no example has, so that a mean over positions hangs on the longest one."""
+
+    def forward(self, x):
+        return x[:, : int((x[..., 0] > -1).sum(1).max())]
+
+
+class Remembering(torch.nn.Module):
+    """Goes on from where the last batch ended, as a recurrent network may."""
+
+    total = 0.0
+
+    def forward(self, x):
+        self.total = self.total + x.mean(0)
+        return x + self.total
+
+
+@pytest.mark.parametrize(
+    ("inside", "coupled"),
+    [
+        (torch.nn.Identity(), False),
+        (torch.nn.LayerNorm(6), False),
+        (torch.nn.GroupNorm(1, 4), False),
+        (torch.nn.InstanceNorm1d(4), False),
+        (torch.nn.BatchNorm1d(4), False),
+        (torch.nn.LSTM(6, 6, batch_first=True), False),
+        (torch.nn.TransformerEncoderLayer(6, 2, 8, batch_first=True), False),
+        (torch.nn.BatchNorm1d(4, track_running_stats=False), True),
+        (Training(4), True),
+        (Centred(), True),
+        (Trimmed(), True),
+        (Remembering(), True),
+        (torch.nn.LSTM(6, 6), True),
+        (torch.nn.TransformerEncoderLayer(6, 2, 8), True),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, torch.nn.Module) else str(value),
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_examples_that_are_coupled_are_refused(inside, coupled, dtype):
+    torch.manual_seed(0)
+    model, x, y = Apart(copy.deepcopy(inside)).eval(), torch.randn(41, 4, 6), torch.arange(41) % 3
+    x[:, :, 0] = torch.where(torch.arange(4) < torch.arange(41)[:, None] % 10, x[:, :, 0].abs(), -2.0)  # lengths
+    with torch.no_grad():
+        alike = torch.allclose(model(x)[1:4], model(x[1:4]), atol=1e-5)
+    assert alike != coupled  # so it is, and not only by its name
+    model, x = Apart(copy.deepcopy(inside)).to(dtype), x.to(dtype)
+    if coupled:
+        with pytest.raises(ValueError, match="expected a model that treats each example"):
+            holdout_certificate(model, x, y, members=2)
+    else:
+        holdout_certificate(model, x, y, members=2)
+
+
+def test_looking_at_a_model_leaves_its_modes_hooks_and_numbers_alone(model):
+    x, y = blobs(30, 4)
+    model.train()
+    before, hooks = torch.get_rng_state(), model[2]._forward_pre_hooks.copy()
+    holdout_certificate(model, x, y, members=2)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert model[2]._forward_pre_hooks == hooks
+    assert all(layer.training for layer in model.modules())
+    assert holdout_certificate(model, x[:1], y[:1], members=2).mean.n == 1  # alone, nothing is shared

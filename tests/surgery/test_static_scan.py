@@ -1,5 +1,6 @@
 """Dropout that is not a layer: found by reading, and counted by watching."""
 
+import dataclasses
 import functools
 import types
 from typing import NamedTuple
@@ -92,6 +93,13 @@ class Forwards:
             x = self.drop(x)
         return x
 
+    def called_settings(self, x):
+        return self.options(x)
+
+    def named_like_the_function(self, x, rand=torch.relu):  # as in the adapters of peft
+        dropout = self.parts["adapter"]
+        return rand(dropout(x))
+
     def initialized(self, x):  # random numbers that are no mask: parameters that are made at the first call
         if not self.ready:
             nn.init.normal_(self.weight)
@@ -145,11 +153,9 @@ class Settings(NamedTuple):
     rate: float
 
 
+@dataclasses.dataclass(slots=True)
 class SlottedSettings:
-    __slots__ = ("rate",)
-
-    def __init__(self, rate):
-        self.rate = rate
+    rate: float
 
 
 class LookedUpSettings(dict):
@@ -171,29 +177,24 @@ class OwnRate(nn.Dropout):
 
 
 X = torch.ones(2, 4, 8)
+SETTINGS = (types.SimpleNamespace, Settings, SlottedSettings, LookedUpSettings)
 MODULES = [
     (Constant(), 0.3),
     (module("default"), 0.5),
     (module("attribute", p=0.1), 0.1),
-    *[(module("configured", options=kind(rate=0.2)), 0.2) for kind in (types.SimpleNamespace, Settings)],
-    *[(module("configured", options=kind(rate=0.2)), 0.2) for kind in (SlottedSettings, LookedUpSettings)],
+    *[(module("configured", options=kind(rate=0.2)), 0.2) for kind in SETTINGS],
     (module("variable", dropout_rate=0.25), 0.25),
     (module("by_helper"), 0.15),
     (ByMethod(p=0.35), 0.35),
     (module("handed_on", options=types.SimpleNamespace(rate=0.2)), 0.2),
     (module("by_hand", drop_prob=0.4), 0.4),
-    (module("in_place"), None),
     (ByParent(), 0.3),
     (ByParentOfOld(), 0.3),
     (ByNameOfParent(p=0.35), 0.35),
     (module("other_name", p=0.1), 0.1),
     (Computed(told=False), None),
-    (module("normal"), None),
-    (module("filled_normal"), None),
-    (module("filled_uniform"), None),
-    (module("randn"), None),
-    (module("sampled"), None),
-    (module("sampled_later"), None),
+    *[(module(name), None) for name in ("in_place", "normal", "filled_normal", "filled_uniform", "randn")],
+    *[(module(name), None) for name in ("sampled", "sampled_later")],
     (module("held", masked=F.dropout), 0.5),
     (module("held", masked=functools.partial(F.dropout, p=0.2)), 0.2),
     (module("held_and_told", masked=F.dropout, p=0.3), 0.3),
@@ -235,6 +236,8 @@ def test_what_is_drawn_is_listed(drawing, rate):
         module("held", masked=torch.relu),
         module("held", masked=nn.ReLU()),
         module("initialized"),
+        module("called_settings", options=LookedUpSettings(rate=0.2)),
+        module("named_like_the_function", parts=nn.ModuleDict({"adapter": nn.Dropout(0.2)})),
         Own(0.0),
     ],
 )
@@ -318,21 +321,21 @@ def test_code_without_source():
 
 
 def test_traced_models():
-    class Net(nn.Module):
-        def forward(self, x):
-            return F.dropout(x.relu(), 0.3, True)
-
-    traced = torch.fx.symbolic_trace(Net())
-    ((_, what, rate),) = unreachable(traced)
+    ((_, what, rate),) = unreachable(torch.fx.symbolic_trace(Constant()))
     assert (what, rate) == ("functional dropout (dropout)", 0.3)
 
 
-def test_our_own_layers_that_are_more_than_a_mask_are_listed():
-    found = unreachable(nn.Sequential(cd.DropConnectLinear(2, 2), cd.AdaptiveDropout()))
-    assert found == [("0", "masks of DropConnectLinear", 0.5), ("1", "masks of AdaptiveDropout", None)]
+def test_our_own_function_is_listed():
+    class Ours(WithAttributes):
+        def forward(self, x):
+            return cd.functional.dropout(x, self.law)
+
+    assert unreachable(Ours(law=cd.Uniform())) == [("Ours", "functional dropout (dropout)", None)]
 
 
 def test_layers_that_are_more_than_a_mask_are_listed_with_their_rate():
+    found = unreachable(nn.Sequential(cd.DropConnectLinear(2, 2), cd.AdaptiveDropout()))
+    assert found == [("0", "masks of DropConnectLinear", 0.5), ("1", "masks of AdaptiveDropout", None)]
     rates = {}
     for law in (cd.Bernoulli(keep=0.0), cd.Bernoulli(keep=0.75), cd.Gaussian(sigma=0.0)):
         found = unreachable(torch.nn.Sequential(cd.DropConnectLinear(4, 4, law=law), torch.nn.Dropout()))

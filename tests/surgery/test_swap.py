@@ -57,8 +57,7 @@ def test_ways_to_give_a_law(law, found):
 def test_a_function_may_leave_a_layer():
     model = mlp()
     left = model[2]
-    swap = cd.swap_dropout(model, lambda name, layer: None if name == "2" else "uniform")
-    assert list(swap.replaced) == ["5"]
+    assert list(cd.swap_dropout(model, lambda name, _: None if name == "2" else "uniform").replaced) == ["5"]
     assert model[2] is left
 
 
@@ -127,13 +126,9 @@ def test_shared_layers_stay_one():
     assert swap.layers == [new]
     swap.undo()
     assert model["a"][1] is model["b"][0] is model["b"][1] is model["c"] is drop
-
-
-def test_shared_blocks_are_swapped_once():
     block = nn.Sequential(nn.Dropout(0.1))
     model = nn.Sequential(block, block)
-    swap = cd.swap_dropout(model, "uniform")
-    assert list(swap.replaced) == ["0.0"]
+    assert list(cd.swap_dropout(model, "uniform").replaced) == ["0.0"]
     assert type(model[1][0]) is cd.Dropout
 
 
@@ -277,6 +272,7 @@ def test_layers_that_cannot_be_swapped_may_be_left_out():
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_the_unclipped_gaussian_reaches_every_strength(p):
     model = mlp(p)
+    assert (noise(model[2]), noise(cd.UniformDropout())) == (cd.Bernoulli(keep=1 - p), cd.Uniform())
     cd.swap_dropout(model, "normal", match="variance")
     assert model[2].law == cd.Gaussian.matching(cd.Bernoulli(keep=1 - p), clip=False)
     assert model[2].law.relative_variance == pytest.approx(p / (1 - p), rel=1e-12)
@@ -353,19 +349,10 @@ def test_the_factor_of_evaluation_is_not_skipped_in_torchs_encoder():
     assert model.activation_relu_or_gelu  # nothing to skip
 
 
-def test_noise_of_a_layer():
-    assert noise(nn.Dropout(0.25)) == cd.Bernoulli(keep=0.75)
-    assert noise(cd.UniformDropout()) == cd.Uniform()
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_scripted_models_are_refused():
+def test_scripted_models_are_refused_and_scripted_parts_left_alone():
     with pytest.raises(TypeError, match=r"got a scripted one; swap before torch.jit.script"):
         cd.swap_dropout(torch.jit.script(mlp()), "uniform")
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_scripted_part_is_left_alone():
     part = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.3)))
     model = nn.Sequential(part, nn.ReLU(), nn.Dropout(0.2))
     swap = cd.swap_dropout(model, "gaussian", fuse_relu=True)

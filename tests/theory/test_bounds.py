@@ -214,28 +214,25 @@ def test_more_noise_leaves_less_freedom_and_nothing_but_its_strength_counts():
 # ---- bad input
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: bounds.clopper_pearson(1, 0, 0.05), "expected n to be whole and at least 1, got 0"),
-        (lambda: bounds.clopper_pearson(5, 4, 0.05), "expected at most n errors, got 5 of 4"),
-        (lambda: bounds.clopper_pearson(0.5, 4, 0.05), "expected errors to be whole and at least 0, got 0.5"),
-        (lambda: bounds.clopper_pearson(1, 4, 1.0), "expected delta, how often a bound may fail"),
-        (lambda: bounds.clopper_pearson(1, 4, 0.0), "how often a bound may fail, between 0 and 1, got 0"),
-        (lambda: bounds.clopper_pearson(1, 4, 0.6), "expected delta to be at most 0.5, got 0.6"),
-        (lambda: bounds.kl_inverse(1.2, 0.1), "expected q to lie between 0 and 1, got 1.2"),
-        (lambda: bounds.kl_inverse(0.2, -0.1), "expected c to be at least 0, got -0.1"),
-        (lambda: bounds.kl_inverse(math.nan, 0.1), "expected q to be finite"),
-        (lambda: bounds.pac_bayes_kl(0.1, 1.0, 7, 0.05), "expected n to be whole and at least 8, got 7"),
-        (lambda: bounds.weight_kl([1.0], [0.0, 1.0], 1.0), "expected w0 in the shape of w"),
-        (lambda: bounds.weight_kl([1.0], [0.0], 0.0), "expected a positive scale, got 0"),
-        (lambda: bounds.brier_decomposition([[[0.7, 0.7]]], [0]), "expected probabilities"),
-        (lambda: bounds.brier_decomposition([[[0.7, 0.3]]], [2]), "expected 1 labels below 2"),
-        (lambda: bounds.linear_rademacher([[1.0]], 0.0, cd.Uniform()), "expected a positive c and a law with noise"),
-        (lambda: bounds.linear_rademacher([[0.0]], 1.0, cd.Uniform()), "expected an example with an input"),
-    ],
-)  # fmt: skip
-def test_bad_input_is_one_clear_line(call, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        call()
-    assert "\n" not in str(caught.value)
+REFUSED = """
+bounds.clopper_pearson(1, 0, 0.05)
+bounds.clopper_pearson(5, 4, 0.05)
+bounds.clopper_pearson(0.5, 4, 0.05)
+bounds.clopper_pearson(1, 4, 1.0)
+bounds.clopper_pearson(1, 4, 0.0)
+bounds.clopper_pearson(1, 4, 0.6)
+bounds.kl_inverse(1.2, 0.1)
+bounds.kl_inverse(0.2, -0.1)
+bounds.kl_inverse(math.nan, 0.1)
+bounds.pac_bayes_kl(0.1, 1.0, 7, 0.05)
+bounds.weight_kl([1.0], [0.0, 1.0], 1.0)
+bounds.weight_kl([1.0], [0.0], 0.0)
+bounds.brier_decomposition([[[0.7, 0.7]]], [0])
+bounds.brier_decomposition([[[0.7, 0.3]]], [2])
+bounds.linear_rademacher([[1.0]], 0.0, cd.Uniform())
+bounds.linear_rademacher([[0.0]], 1.0, cd.Uniform())
+"""
+
+
+def test_refusals(code_refusals):
+    code_refusals("bounds_refusals", REFUSED, globals())

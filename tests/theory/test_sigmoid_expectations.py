@@ -5,17 +5,13 @@ import math
 import pytest
 import torch
 from scipy.special import expit
-from test_static import STEPS, UNCLIPPED, WIDE, all_masks
+from test_static import STEPS, UNCLIPPED, WIDE, all_masks, float64
 from torch.nn.functional import softplus
 
 import contdrop as cd
 from conformance import INFINITY, fixed
 from contdrop.theory import dynamic, sigmoid_expectations
 from oracles import integrate, normal_expectation
-
-
-def tensor(*values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +29,7 @@ def test_one_input_is_one_integral(law, term):
         clip = lambda v: min(max(v, law.low), law.high)  # noqa: E731
         return normal_expectation(lambda v: f(clip(v)), law.mu, law.sigma**2, [law.low, law.high, *kinks])
 
-    terms = tensor(term)
+    terms = float64(term)
     below, above = sigmoid_expectations.expected_sigmoid(terms, law)
     masked = sigmoid_expectations.expected_masked_sigmoid(terms, law).item()
     for got, f in (
@@ -47,7 +43,7 @@ def test_one_input_is_one_integral(law, term):
 
 
 def test_transforms_of_fast_waves():
-    z = 1j * tensor(0.1, 7.0, 40.0, 300.0)
+    z = 1j * float64(0.1, 7.0, 40.0, 300.0)
     wide = cd.Gaussian(sigma=0.3, low=-2.5, high=3.5)  # clips once in 10^23
     pairs = [(sigmoid_expectations.transform(cd.Uniform(), z)[0], (torch.exp(z) - 1) / z)]
     pairs += zip(*(sigmoid_expectations.transform(law, z / 5) for law in (wide, UNCLIPPED)))
@@ -105,7 +101,7 @@ def test_saturated_unit_with_gaussian_masks(mean, variance, sign):
         assert of(dynamic.regularizer, 0.5, form=form) == pytest.approx((got + other) / 2, rel=1e-12)
         assert 0 <= other <= above
         geometric = of(dynamic.regularizer, form=form, ensemble="geometric")
-        assert geometric == pytest.approx(above - softplus(tensor(mean), threshold=50).item(), abs=1e-12)
+        assert geometric == pytest.approx(above - softplus(float64(mean), threshold=50).item(), abs=1e-12)
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.9])
@@ -132,7 +128,7 @@ def test_saturated_unit_equals_the_sum_over_all_masks(keep, scale, mixed):
 )
 def test_saturated_unit_with_uniform_masks_in_closed_form(low, high, term):
     """E[sigmoid(t m)] is the difference of log(1 + exp(t m)) at the ends, over t times their distance."""
-    logs = sigmoid_expectations.log_expected_sigmoid(tensor(term), cd.Uniform(low, high))
+    logs = sigmoid_expectations.log_expected_sigmoid(float64(term), cd.Uniform(low, high))
     for log, t in zip(logs, (term, -term)):
         if t < 0:
             ends = [math.log1p(math.exp(t * end)) for end in (low, high)]
@@ -153,7 +149,7 @@ def test_saturated_unit_with_uniform_masks_in_closed_form(low, high, term):
 )
 @pytest.mark.parametrize("term", [-100.0, -20.0, 60.0])
 def test_saturated_unit_with_clipped_masks(law, term):
-    terms = tensor(term)
+    terms = float64(term)
     log = min(sigmoid_expectations.log_expected_sigmoid(terms, law))
     mirrored = cd.Gaussian(mu=-law.mu, sigma=law.sigma, low=-law.high, high=-law.low)
     assert min(sigmoid_expectations.log_expected_sigmoid(-terms, mirrored)) == pytest.approx(log, rel=1e-12)
@@ -169,7 +165,7 @@ def test_saturated_unit_with_clipped_masks(law, term):
 def test_sigmoid_of_a_sum_that_spans_thousands():
     """Where E[exp(A / 2)] overflows: A = 3000 U(0, 1), whose sigmoid has a mean in closed form."""
     for sign in (1, -1):
-        found = sigmoid_expectations.expected_sigmoid(tensor(sign * 3000.0), cd.Uniform())
+        found = sigmoid_expectations.expected_sigmoid(float64(sign * 3000.0), cd.Uniform())
         larger, smaller = found if sign > 0 else reversed(found)
         assert smaller == pytest.approx(math.log(2) / 3000, abs=1e-12)
         assert larger == pytest.approx(1 - math.log(2) / 3000, abs=1e-12)

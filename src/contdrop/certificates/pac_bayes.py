@@ -15,8 +15,7 @@ from .._torch.checks import check_counts, is_forward_of
 from .._torch.private import has_forward_hooks, is_sequence
 from ..surgery.dropout_layers import dropout_layers, seeded
 from ..theory import bounds
-from .holdout import AT_ONCE, batches, check_examples, count_errors, evaluate
-from .independence import check_masks, check_separate
+from .holdout import AT_ONCE, batches, check_examples, check_masks, check_separate, count_errors, evaluate
 
 # Standard deviations of weights that a prior may have; choosing among them costs ln(their number).
 SCALES = tuple(0.3 * 2.0**-step for step in range(10))

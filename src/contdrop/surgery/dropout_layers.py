@@ -69,13 +69,26 @@ def mask_axes(layer: torch.nn.Module, axes: int) -> set[int]:
 
 
 @contextlib.contextmanager
+def switched(model: torch.nn.Module, *, training: bool | None = None) -> Iterator[None]:
+    """Put all modules into one mode, or leave them as they are if None; restore the mode of each at the end."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        # Set the flags themselves: an overridden train() may do more.
+        for module, before in modes:
+            module.training = before if training is None else training
+        yield
+    finally:
+        for module, before in modes:
+            module.training = before
+
+
+@contextlib.contextmanager
 def dropout_on(model: torch.nn.Module, layers: Layers) -> Iterator[dict[str, list[tuple[int, ...]]]]:
     """Put these layers into training mode and all others into evaluation mode; restore all modes at the end.
 
     Yields the shapes of the first tensor that each layer is called with, call by call; of a nested tensor, whose rows
     have several lengths, -1 stands for all axes but the first.
     """
-    modes = [(module, module.training) for module in model.modules()]
     shapes: dict[str, list[tuple[int, ...]]] = {name: [] for name in layers}
 
     def note(name: str, *inputs: object) -> None:
@@ -90,15 +103,11 @@ def dropout_on(model: torch.nn.Module, layers: Layers) -> Iterator[dict[str, lis
         for name, layer in layers.items()
     ]
     try:
-        # Set the flags themselves: an overridden train() may do more.
-        for module, _ in modes:
-            module.training = False
-        for module in layers.values():
-            module.training = True
-        yield shapes
+        with switched(model, training=False):
+            for layer in layers.values():
+                layer.training = True
+            yield shapes
     finally:
-        for module, mode in modes:
-            module.training = mode
         for hook in hooks:
             hook.remove()
 

@@ -7,6 +7,7 @@ are found in the graph of the model (torch.fx) or, if it cannot be traced, in th
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -64,7 +65,11 @@ def find(model: nn.Module) -> Found:
     """Find all dropout layers of a model, and the layers around each of them."""
     found = Found()
     names = {id(module): name for name, module in model.named_modules()}
-    graph = _graph(model)
+    graph = None
+    # A model of the user's that torch.fx does not trace may raise anything.
+    with warnings.catch_warnings(), contextlib.suppress(Exception):
+        warnings.simplefilter("ignore")
+        graph = Tracer().trace(model)
     steps: defaultdict[str, list[Chain | str]] = defaultdict(list)
     for around in _by_order(model, found.calls) if graph is None else _by_graph(model, graph, found.calls):
         steps[names[id(around[0])]].append(_chain(*around))
@@ -91,15 +96,6 @@ def _chain(dropout: nn.Module, linear: Any, activation: Activation, layer: Any, 
     if type(linear) is not nn.Linear:
         return "no torch.nn.Linear is right before its activation"
     return Chain(linear, activation, layer, reader if type(reader) is nn.Linear else None)
-
-
-def _graph(model: nn.Module) -> Graph | None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return Tracer().trace(model)
-    except Exception:  # a model of the user's that torch.fx does not trace
-        return None
 
 
 def _by_graph(model: nn.Module, graph: Graph, calls: Counter[int]) -> Iterator[_Around]:

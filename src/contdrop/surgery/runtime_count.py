@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from .._text import plural, some_of
 from .._torch.private import TORCH_DROPOUTS, DispatchMode, argument, in_backward, own_buffers
 from ..kernels import STREAM_BIAS
-from .dropout_layers import restored_generators
+from .dropout_layers import restored_generators, switched
 
 # Torch's operators that draw a mask, and others from which a mask may be made by hand.
 _BERNOULLI = {"aten::bernoulli", "aten::bernoulli_"}
@@ -176,28 +176,21 @@ def changed(before: DropoutCalls, after: DropoutCalls) -> tuple[int, int]:
 @contextlib.contextmanager
 def _restored(model: torch.nn.Module) -> Iterator[None]:
     """Put the model into training mode; restore modes, buffers and generators at the end."""
-    modes = [(module, module.training) for module in model.modules()]
     tables = [(module, own_buffers(module)) for module in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    with restored_generators(model.modules()):
+    with restored_generators(model.modules()), switched(model):
         try:
             model.train()
             yield
         finally:
-            for module, mode in modes:
-                module.training = mode
+            # A forward may have assigned other buffers to their names, or registered new ones.
             for module, table in tables:
-                _restore_buffers(module, table)
+                now = own_buffers(module)
+                for name in now.keys() - table.keys():
+                    delattr(module, name)
+                for name, buffer in table.items():
+                    if name not in now or now[name] is not buffer:
+                        setattr(module, name, buffer)
             with torch.no_grad():
                 for buffer, value in buffers:
                     buffer.copy_(value)
-
-
-def _restore_buffers(module: torch.nn.Module, table: dict[str, torch.Tensor | None]) -> None:
-    """Give a module its former buffers: a forward may have assigned others to their names, or registered new ones."""
-    now = own_buffers(module)
-    for name in now.keys() - table.keys():
-        delattr(module, name)
-    for name, buffer in table.items():
-        if name not in now or now[name] is not buffer:
-            setattr(module, name, buffer)

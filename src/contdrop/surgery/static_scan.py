@@ -2,27 +2,26 @@
 
 Functions called in ``forward``, attention probabilities and recurrent networks drop units without a dropout layer. Such
 sites cannot be replaced from outside, but they can be listed: for torch's own modules from their attributes, for others
-by parsing the Python code of their ``forward``, their own methods and the functions it calls. A site is a call of a
-dropout function, or a rate that is read (an attribute with "drop" in its name, or the ``p`` of a dropout layer). Rates
-come from the module; a rate of 0 is not a site. No code of the model runs, so properties are not evaluated.
-:mod:`contdrop.surgery.runtime_count` finds the rest by watching a forward pass.
+from the names and attributes in the Python code of their ``forward``, their own methods and the functions it calls. A
+site is a call of a function of torch's that drops or draws, or an attribute that is a rate (a number with "drop" in its
+name, or the ``p`` of a dropout layer). A rate of 0 is not a site. No code of the model runs, so properties are not
+evaluated. :mod:`contdrop.surgery.runtime_count` finds the rest by watching a forward pass.
 """
 
 from __future__ import annotations
 
 import ast
+import collections
 import contextlib
 import functools
 import inspect
 import numbers
 import textwrap
 import types
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.utils import parametrize
 
 from .. import nn
 from .._text import some_of
@@ -30,21 +29,17 @@ from .._torch.private import TORCH_DROPOUTS
 from ..nn import equal_rate
 from .dropout_layers import WHOLE, is_plain
 
-# Dropout functions by name, with keyword and position of the rate.
+# Dropout functions by name, with keyword, position and default of the rate.
 _FUNCTIONS = {
-    **dict.fromkeys(["dropout", "dropout1d", "dropout2d", "dropout3d", "native_dropout", "feature_dropout"], ("p", 1)),
-    **dict.fromkeys(["dropout_", "alpha_dropout", "feature_alpha_dropout"], ("p", 1)),
-    "scaled_dot_product_attention": ("dropout_p", 4),
+    **dict.fromkeys(["dropout", "dropout1d", "dropout2d", "dropout3d", "dropout_"], ("p", 1, 0.5)),
+    **dict.fromkeys(["native_dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"], ("p", 1, 0.5)),
+    "scaled_dot_product_attention": ("dropout_p", 4, 0.0),
 }
-_RANDOM = {"bernoulli", "bernoulli_", "rand", "rand_like", "randn", "randn_like"}
-_FILLS = {"normal_", "uniform_"}  # methods of a tensor; functions of these names initialise parameters
-_SAMPLES = {"sample", "rsample"}  # methods of torch.distributions
-_UNKNOWN = object()  # value of an attribute that only code of the model can compute
+_RANDOM = {"bernoulli", "bernoulli_", "rand", "rand_like", "randn", "randn_like", "normal"}
+# Methods of tensors and of torch.distributions; functions of these names are torch.nn.init's, or Python's.
+_METHODS = {"normal_", "uniform_", "sample", "rsample"}
+_UNKNOWN = object()  # value that only code of the model can compute
 _DEEPEST = 4  # nesting of functions that are followed
-
-Chain = tuple[str, ...]  # names of nested attributes of the module; empty for the module itself
-Rate = Chain | float | None  # an attribute of the module, a number, or unknown
-Bound = tuple[tuple[str, Rate], ...]  # arguments of a function
 
 
 class Unreachable(NamedTuple):
@@ -75,6 +70,7 @@ def unreachable(model: torch.nn.Module) -> list[Unreachable]:
         Unreachable(name or type(module).__name__, what, rate)
         for name, module in model.named_modules()
         for what, rate in _sites(module)
+        if rate != 0
     ]
 
 
@@ -85,27 +81,19 @@ def out_of_reach(model: torch.nn.Module) -> str:
 
 def _sites(module: torch.nn.Module) -> Iterator[tuple[str, float | None]]:
     """Yield kind and rate of the unreachable dropout of one module, without its children."""
-    layer = type(module)
-    if layer.__module__ == parametrize.__name__:  # a class that torch derives for a module with parametrizations
-        layer = layer.__bases__[0]
     if isinstance(module, torch.nn.MultiheadAttention):
-        if module.dropout > 0:
-            yield "attention probabilities", module.dropout
+        yield "attention probabilities", module.dropout
     elif isinstance(module, torch.nn.RNNBase):
-        if module.dropout > 0 and module.num_layers > 1:
-            yield f"between the layers of {type(module).__name__}", module.dropout
+        yield f"between the layers of {type(module).__name__}", module.dropout if module.num_layers > 1 else 0.0
     elif isinstance(module, WHOLE):
         law = getattr(module, "law", None)
-        rate = None if law is None else equal_rate(law.relative_variance)
-        if rate != 0:
-            yield f"masks of {type(module).__name__}", rate
+        yield f"masks of {type(module).__name__}", None if law is None else equal_rate(law.relative_variance)
     elif isinstance(module, TORCH_DROPOUTS):
         rate = _number(_attribute(module, "p"))
-        if not is_plain(module) and rate != 0:
-            yield f"{type(module).__name__}, a dropout layer with a forward of its own", rate
-    elif not layer.__module__.startswith("torch.nn."):
+        yield f"{type(module).__name__}, a dropout layer with a forward of its own", 0.0 if is_plain(module) else rate
+    else:
         yield from _hidden_layers(module)
-        yield from _sites_in_code(module, layer)
+        yield from _sites_in_code(module)
 
 
 def _hidden_layers(module: torch.nn.Module) -> Iterator[tuple[str, float | None]]:
@@ -113,77 +101,182 @@ def _hidden_layers(module: torch.nn.Module) -> Iterator[tuple[str, float | None]
     for name, value in vars(module).items():
         inside = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, set)) else ()
         for layer in inside if not name.startswith("_") else ():
-            rate = _number(_attribute(layer, "p")) if isinstance(layer, TORCH_DROPOUTS) else 0.0
-            if rate != 0:
-                yield f"{type(layer).__name__} in {name}, which is no module", rate
+            if isinstance(layer, TORCH_DROPOUTS):
+                yield f"{type(layer).__name__} in {name}, which is no module", _number(_attribute(layer, "p"))
 
 
-def _sites_in_code(module: torch.nn.Module, layer: type) -> Iterator[tuple[str, float | None]]:
-    """Yield the sites that the code of a class shows, with the rates of this module."""
-    code = _code_of(layer)
+def _sites_in_code(module: torch.nn.Module) -> Iterator[tuple[str, float | None]]:
+    """Yield the sites that the code of a module shows."""
+    code = _Code(module)
     kind = "functional dropout"
-    if any(word in layer.__name__.lower() for word in ("attention", "attn")):
+    if any(word in type(module).__name__.lower() for word in ("attention", "attn")):
         kind = "attention probabilities"
-    known = False  # a rate was found, be it 0
-    unknown = set(code.unknown)
-    seen: set[Chain] = set()
-    for function, given in [*code.sites, *_held_functions(module, code)]:
-        value = given
-        if isinstance(given, tuple):
-            seen.add(given)
-            value = _value(module, given)
-        rate = _number(value)
-        known |= rate is not None
-        if rate is None and value is not None and value is not False:  # None and False turn dropout off
-            unknown.add(function)
-        elif rate is not None and rate > 0:
-            in_attention = function == "scaled_dot_product_attention"
-            yield f"{'attention probabilities' if in_attention else kind} ({function})", rate
-    # Where something random is drawn at an unknown rate, more attributes count as its rate.
-    loose = bool(unknown or code.random)
-    for chain in sorted((code.reads | (code.tested if loose else set())) - seen):
-        found = _number(_value(module, chain)) if _is_rate(module, chain, loose) else None
-        known |= found is not None
-        if found is not None and 0 < found <= 1:
-            yield f"{kind} (rate self.{'.'.join(chain)})", found
-    if not known and unknown:
-        yield f"functional dropout ({', '.join(sorted(unknown))})", None
-    elif not known and code.random:
+    known = [(name, rate) for name, rate in code.called if rate is not _UNKNOWN]
+    for name, rate in known:
+        yield f"{'attention probabilities' if name == 'scaled_dot_product_attention' else kind} ({name})", rate
+    passed = {rate.path for _, rate in known if isinstance(rate, _Setting)}
+    read = {path: rate for path, rate in sorted(code.read.items()) if path not in passed and 0 <= rate <= 1}
+    for path, rate in read.items():
+        yield f"{kind} (rate self.{path})", rate
+    # A rate that is known, be it 0, is taken for that of all functions whose rate is not.
+    if not known and not read and code.called:
+        yield f"functional dropout ({', '.join(sorted({name for name, _ in code.called}))})", None
+    elif not known and not read and code.random:
         yield f"random numbers of its own ({', '.join(sorted(code.random))})", None
 
 
-def _held_functions(module: torch.nn.Module, code: _Code) -> Iterator[tuple[str, Rate]]:
-    """Yield calls of dropout functions that the instance holds, such as ``self.drop = partial(F.dropout, p=0.2)``."""
-    for name, given in sorted(code.held, key=str):
-        function, rate = vars(module).get(name), given
+# Reading code.
+
+
+class _Setting(float):
+    """Number that an attribute of the module holds."""
+
+    path: str  # of the attribute
+
+
+class _Code:
+    """Dropout in the forward of a module, and in the functions that it calls.
+
+    Attributes:
+        called: Dropout functions that are called, and their rates, which may be unknown.
+        random: Other random functions that are called.
+        read: Rates that are read, by path of the attribute.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.module = module
+        self.called: list[tuple[str, Any]] = []
+        self.random: set[str] = set()
+        self.read: dict[str, float] = {}
+        self._done: set[Any] = set()
+        self._follow(getattr(type(module), "forward", None), [module], {}, 0)
+
+    def _follow(self, function: Any, arguments: list[Any], named: dict[str, Any], depth: int) -> None:
+        """Read the code of a function in Python that is called with these arguments."""
+        if isinstance(function, types.MethodType):
+            function, arguments = function.__func__, [function.__self__, *arguments]
+        function = inspect.unwrap(function)
+        if not isinstance(function, types.FunctionType) or (function.__module__ or "").startswith("torch."):
+            return
+        nodes, defaults = _parsed(function)
+        passed = {**defaults, **dict(zip(function.__code__.co_varnames, arguments)), **named}
+        call = (function, *(value for value in passed.values() if isinstance(value, float)))
+        if call in self._done or depth > _DEEPEST:
+            return
+        self._done.add(call)
+        enclosing = {}
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            with contextlib.suppress(ValueError):  # not assigned yet
+                enclosing[name] = cell.cell_contents
+        local = dict.fromkeys(function.__code__.co_varnames, _UNKNOWN)
+        scope = collections.ChainMap(passed, local, enclosing, function.__globals__)
+        for node in nodes:
+            if isinstance(node, ast.Call):
+                self._note_call(node, scope, depth)
+            elif isinstance(rate := self._value(node, scope), _Setting):
+                name = rate.path.rpartition(".")[2]
+                of_layer = isinstance(self._value(node.value, scope), TORCH_DROPOUTS)
+                if "drop" in name.lower() or (name == "p" and of_layer):
+                    self.read[rate.path] = rate
+
+    def _note_call(self, node: ast.Call, scope: Mapping[str, Any], depth: int) -> None:
+        """Note the call of a dropout function, or of another random one; follow that of any other."""
+        function = self._value(node.func, scope)
+        called, kept = function, {}
         if isinstance(function, functools.partial):
-            rate = function.keywords.get("p", given)
-            function = function.func
-        called = getattr(function, "__name__", "")
-        if called in _FUNCTIONS and (getattr(function, "__module__", None) or "torch").startswith("torch"):
-            yield called, 0.5 if rate is None else rate  # torch's default
+            called, kept = function.func, function.keywords
+        is_function = isinstance(called, (types.FunctionType, types.MethodType, types.BuiltinFunctionType))
+        name = called.__name__ if is_function else ""
+        known = name and (called.__module__ or "torch").startswith(("torch", "contdrop.functional"))
+        given = {each.arg: each.value for each in node.keywords if each.arg}
+        if known and name in _FUNCTIONS:
+            keyword, place, default = _FUNCTIONS[name]
+            rate = given.get(keyword, node.args[place] if len(node.args) > place else None)
+            training = given.get("training", node.args[2] if len(node.args) > 2 else None)
+            if keyword != "p" or not isinstance(training, ast.Constant) or training.value is not False:
+                self.called.append((name, kept.get(keyword, default) if rate is None else self._rate(rate, scope)))
+        elif known and name in _RANDOM:
+            self.random.add(name)
+        elif called is _UNKNOWN and isinstance(node.func, ast.Attribute):
+            root = ast.unparse(node.func).partition(".")[0]
+            if node.func.attr in _RANDOM | _METHODS and scope.get(root) is not self.module:
+                self.random.add(node.func.attr)
+        elif is_function and (isinstance(node.func, ast.Name) or hasattr(type(self.module), name)):
+            values = [self._argument(each, scope) for each in node.args]
+            self._follow(called, values, {key: self._argument(each, scope) for key, each in given.items()}, depth + 1)
+
+    def _value(self, node: ast.AST, scope: Mapping[str, Any]) -> Any:
+        """Return the value of a name, a constant, an attribute of such, or ``super()``."""
+        if isinstance(node, ast.Constant):
+            return _number(node.value)
+        if isinstance(node, ast.Name):
+            return scope.get(node.id, _UNKNOWN)
+        if isinstance(node, ast.Attribute):
+            found = _attribute(self._value(node.value, scope), node.attr)
+            if (number := _number(found)) is None:
+                return found
+            root, _, path = ast.unparse(node).partition(".")
+            if scope.get(root) is self.module:
+                number = _Setting(number)
+                number.path = path
+            return number
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super":
+            start = self._value(node.args[0], scope) if node.args else scope.get("__class__")
+            return super(start, self.module) if start in type(self.module).__mro__ else _UNKNOWN
+        return _UNKNOWN
+
+    def _rate(self, expression: ast.expr, scope: Mapping[str, Any]) -> Any:
+        """Return the rate that an expression such as ``self.p if self.training else 0.0`` gives in training."""
+        parts = list(ast.walk(expression))
+        for kinds in (ast.Attribute, (ast.Name, ast.Constant)):
+            values = [self._value(part, scope) for part in parts if isinstance(part, kinds)]
+            known = [value for value in values if _number(value) is not None]
+            if known or any(value is _UNKNOWN for value in values):
+                return max(known, default=_UNKNOWN)
+        value = self._value(expression, scope)
+        return 0.0 if value is None or value is False else _UNKNOWN
+
+    def _argument(self, node: ast.expr, scope: Mapping[str, Any]) -> Any:
+        value = self._value(node, scope)
+        return self._rate(node, scope) if value is _UNKNOWN else value
 
 
-def _is_rate(module: torch.nn.Module, chain: Chain, loose: bool) -> bool:
-    if chain[-1] == "p":
-        return loose or isinstance(_value(module, chain[:-1]), TORCH_DROPOUTS)
-    return "drop" in chain[-1].lower() or (loose and chain[-1] in ("rate", "prob", "keep", "keep_prob"))
-
-
-def _value(holder: Any, chain: Chain) -> Any:
-    """Return the value of nested attributes; None if there is none."""
-    for name in chain:
-        if holder is not _UNKNOWN:
-            holder = _attribute(holder, name)
-    return holder
+@functools.lru_cache(maxsize=1024)
+def _parsed(function: types.FunctionType) -> tuple[list[ast.Call | ast.Attribute], dict[str, float]]:
+    """Return the calls and attributes in the code of a function, but for its conditions, and its numeric defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    defaults = {each.name: number for each in parameters if (number := _number(each.default)) is not None}
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        tree = None
+    if not isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef)):  # no source: all its names may be attributes
+        owner = ast.Name(function.__code__.co_varnames[0] if function.__code__.co_varnames else "")
+        return [ast.Attribute(owner, name) for name in function.__code__.co_names], defaults
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.If, ast.IfExp, ast.While, ast.Assert)):
+            node.test = ast.Constant(None)
+    inside = [node for statement in tree.body for node in ast.walk(statement)]
+    return [node for node in inside if isinstance(node, (ast.Call, ast.Attribute))], defaults
 
 
 def _attribute(holder: Any, name: str) -> Any:
     """Return an attribute without running a property, which may change the model, cache its value, or raise."""
-    found: Any = inspect.getattr_static(holder, name, None)
+    if holder is _UNKNOWN:
+        return _UNKNOWN
+    if type(holder) is super:
+        behind: Any = holder
+        found: Any = getattr(super(behind.__thisclass__, type(behind.__self__)), name, None)
+        return types.MethodType(found, behind.__self__) if isinstance(found, types.FunctionType) else _UNKNOWN
+    found = inspect.getattr_static(holder, name, None)
     of_ours = isinstance(found, property) and getattr(found.fget, "__module__", "") == nn.__name__
     if of_ours or isinstance(found, _FIELDS):
         return found.__get__(holder)
+    if isinstance(found, staticmethod):
+        return found.__func__
+    if isinstance(found, types.FunctionType):
+        is_method = not isinstance(holder, (type, types.ModuleType)) and name not in getattr(holder, "__dict__", ())
+        return types.MethodType(found, holder) if is_method else found
     if found is not None:
         return _UNKNOWN if hasattr(type(found), "__get__") else found
     # Left are the parts of a module, and settings that are looked up by name.
@@ -196,204 +289,3 @@ def _attribute(holder: Any, name: str) -> Any:
 
 def _number(value: object) -> float | None:
     return None if type(value) is bool or not isinstance(value, numbers.Real) else float(value)
-
-
-# Parsing code.
-
-
-@dataclass
-class _Code:
-    """Dropout in the code of a class.
-
-    Attributes:
-        sites: Dropout functions that are called with a known rate.
-        unknown: Dropout functions that are called with an unknown rate.
-        random: Other random functions that are called.
-        reads: Attributes that are read.
-        tested: Attributes that are read in conditions.
-        held: Attributes that are called although the class has no such method, and the rate they are called with.
-    """
-
-    sites: list[tuple[str, Rate]] = field(default_factory=list)
-    unknown: set[str] = field(default_factory=set)
-    random: set[str] = field(default_factory=set)
-    reads: set[Chain] = field(default_factory=set)
-    tested: set[Chain] = field(default_factory=set)
-    held: set[tuple[str, Rate]] = field(default_factory=set)
-
-
-@functools.lru_cache(maxsize=1024)
-def _code_of(layer: type) -> _Code:
-    """Parse the forward of a class, and the functions it calls."""
-    code = _Code()
-    done: set[Any] = set()
-    forward = _python_function(getattr(layer, "forward", None))
-    pending: list[tuple[Any, Bound, int]] = [(forward, _self_argument(forward), 0)] if forward else []
-    while pending:
-        function, bound, depth = pending.pop()
-        if (function, bound) in done or depth > _DEEPEST:
-            continue
-        done.add((function, bound))
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-        except (OSError, TypeError, SyntaxError):
-            tree = None
-        if not isinstance(tree, (ast.FunctionDef, ast.AsyncFunctionDef)):  # no source: only its names are known
-            names = set(function.__code__.co_names)
-            code.unknown |= names & _FUNCTIONS.keys() - {"dropout"}
-            code.random |= names & _RANDOM
-            code.reads |= {(name,) for name in names if "drop" in name}
-            continue
-        reader = _Reader(layer, code, function, bound)
-        for statement in tree.body:
-            reader.visit(statement)
-        pending += [(called, passed, depth + 1) for called, passed in reader.called]
-    return code
-
-
-def _python_function(found: Any) -> types.FunctionType | None:
-    """Return the function below decorators; None if it is not written in Python."""
-    found = inspect.unwrap(found) if callable(found) else None
-    return found if isinstance(found, types.FunctionType) else None
-
-
-def _self_argument(method: types.FunctionType) -> Bound:
-    """Bind the first argument of a method, whatever its name, to the module."""
-    return tuple((name, ()) for name in method.__code__.co_varnames[: min(1, method.__code__.co_argcount)])
-
-
-class _Reader(ast.NodeVisitor):
-    """Visitor of one function of a class, called with the arguments ``bound``."""
-
-    def __init__(self, layer: type, code: _Code, function: types.FunctionType, bound: Bound) -> None:
-        self.layer, self.code, self.bound = layer, code, dict(bound)
-        self.globals = function.__globals__
-        self.enclosing: dict[str, Any] = {}  # closure variables; ``__class__`` is the class the function is written in
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-            with contextlib.suppress(ValueError):  # not assigned yet
-                self.enclosing[name] = cell.cell_contents
-        self.called: list[tuple[Any, Bound]] = []
-        self.in_test = False
-
-    def _chain(self, node: ast.AST) -> Chain | None:
-        """Return the attribute of the module that an expression is; None for other expressions."""
-        names: list[str] = []
-        while isinstance(node, ast.Attribute):
-            names.append(node.attr)
-            node = node.value
-        start = self.bound.get(node.id) if isinstance(node, ast.Name) else None
-        return (*start, *reversed(names)) if isinstance(start, tuple) else None
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        chain = self._chain(node)
-        if chain is None:
-            self.generic_visit(node)
-        elif isinstance(node.ctx, ast.Load):
-            (self.code.tested if self.in_test else self.code.reads).add(chain)
-
-    def _conditional(self, node: Any) -> None:
-        before, self.in_test = self.in_test, True
-        self.visit(node.test)
-        self.in_test = before
-        for name in ("body", "orelse"):
-            inside = getattr(node, name, [])
-            for each in inside if isinstance(inside, list) else [inside]:
-                self.visit(each)
-
-    visit_If = visit_IfExp = visit_While = visit_Assert = _conditional  # noqa: N815
-
-    def visit_Call(self, node: ast.Call) -> None:
-        chain = self._chain(node.func)
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        rate: ast.AST | None = None
-        if chain is not None:
-            if len(chain) == 1:
-                method = inspect.getattr_static(self.layer, name, None)
-                if method is None:
-                    rates = [each.value for each in node.keywords if each.arg == "p"] + node.args[1:2]
-                    self.code.held.add((name, self._rate(rates[0]) if rates else None))
-                self._follow(node, getattr(self.layer, name, None), method=not isinstance(method, staticmethod))
-        elif (base := self._base(node.func)) is not None:
-            self._follow(node, getattr(base, name, None), method=isinstance(base, super))
-        elif name in _FUNCTIONS:
-            rate = self._add_site(node, name)
-        elif self._is_random(node.func, name):
-            self.code.random.add(name)
-        elif isinstance(node.func, ast.Name):
-            self._follow(node, self._named(node.func))
-        if chain is None:
-            self.visit(node.func)
-        for argument in [*node.args, *(keyword.value for keyword in node.keywords)]:
-            if argument is not rate:
-                self.visit(argument)
-
-    def _named(self, node: ast.AST | None) -> Any:
-        """Return the value of a name from outside of the function."""
-        name = node.id if isinstance(node, ast.Name) else ""
-        return self.enclosing[name] if name in self.enclosing else self.globals.get(name)
-
-    def _base(self, function: ast.AST) -> Any:
-        """Return the object that ``super().name`` or ``Class.name`` looks a method up in; None for other functions."""
-        of = function.value if isinstance(function, ast.Attribute) else None
-        is_super = isinstance(of, ast.Call) and isinstance(of.func, ast.Name) and of.func.id == "super"
-        if isinstance(of, ast.Call) and is_super:
-            found: Any = self._named(of.args[0]) if of.args else self.enclosing.get("__class__")
-        else:
-            found = self._named(of)
-        if not isinstance(found, type) or found not in self.layer.__mro__:
-            return None
-        return super(found, self.layer) if is_super else found
-
-    def _is_random(self, function: ast.AST, name: str) -> bool:
-        """Tell whether a function draws random numbers other than by dropout, and does not initialise a parameter."""
-        if name in _RANDOM:
-            return True
-        if not isinstance(function, ast.Attribute):
-            return False
-        owner = ast.unparse(function.value)
-        if name in _FILLS:
-            return owner.split(".")[-1] != "init"
-        return (name in _SAMPLES and owner != "random") or (owner, name) == ("torch", "normal")
-
-    def _add_site(self, node: ast.Call, name: str) -> ast.AST | None:
-        """Note a call of a dropout function, and return the argument that is the rate."""
-        keyword, place = _FUNCTIONS[name]
-        given = {each.arg: each.value for each in node.keywords}
-        rate = given.get(keyword, node.args[place] if len(node.args) > place else None)
-        training = given.get("training", node.args[place + 1] if len(node.args) > place + 1 else None)
-        if isinstance(training, ast.Constant) and training.value is False:
-            return rate
-        value = self._rate(rate) if rate is not None else 0.5 if keyword == "p" else 0.0  # torch's defaults
-        if value is None:
-            self.code.unknown.add(name)
-        elif rate is not None or value:
-            self.code.sites.append((name, value))
-        return rate
-
-    def _rate(self, expression: ast.AST) -> Rate:
-        """Return the rate that an expression such as ``self.p if self.training else 0.0`` gives in training."""
-        inside = list(ast.walk(expression))
-        in_tests = {each for test in inside if isinstance(test, ast.IfExp) for each in ast.walk(test.test)}
-        found = [(each, chain) for each in inside if (chain := self._chain(each)) and chain != ("training",)]
-        chains = [chain for each, chain in found if each not in in_tests] or [chain for _, chain in found]
-        constants: list[Any] = [each.value for each in inside if isinstance(each, ast.Constant)]
-        constants += [self.bound.get(each.id) for each in inside if isinstance(each, ast.Name)]
-        constants = [float(number) for number in constants if type(number) in (int, float)]
-        return max(chains, key=len) if chains else max(constants, default=None)
-
-    def _follow(self, node: ast.Call, function: Any, *, method: bool = False) -> None:
-        """Note a function to parse, with what is known of its arguments."""
-        function = _python_function(function)
-        if function is None or (function.__module__ or "").startswith("torch."):
-            return
-        parameters = inspect.signature(function).parameters
-        start = _self_argument(function) if method else ()
-        bound: dict[str, Rate] = {
-            name: each.default for name, each in parameters.items() if type(each.default) in (int, float)
-        }
-        passed: dict[str, ast.expr] = dict(zip(list(parameters)[len(start) :], node.args))
-        passed |= {each.arg: each.value for each in node.keywords if each.arg is not None and each.arg in parameters}
-        for name, argument in passed.items():
-            is_module = isinstance(argument, ast.Name) and self.bound.get(argument.id) == ()
-            bound[name] = () if is_module else self._rate(argument)
-        self.called.append((function, (*start, *bound.items())))

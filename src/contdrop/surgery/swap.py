@@ -18,7 +18,7 @@ from ..laws import LAWS, Bernoulli, BuiltIn, Gaussian, Law, parse_law
 from ..nn import BernoulliDropout, Dropout
 from .dropout_layers import ALPHA, children, is_plain, shared_axes
 from .relu_fusion import Pair, pairs
-from .static_scan import Unreachable, out_of_reach, unreachable
+from .static_scan import out_of_reach, unreachable
 
 Choose = Callable[[str, torch.nn.Module], "Law | str | None"]
 Only = str | Collection[str] | Callable[[str, torch.nn.Module], bool]
@@ -37,10 +37,7 @@ class _Place(NamedTuple):
     name: str
     parent: torch.nn.Module
     key: str
-    layers: Replaced
-
-    def put(self, layer: torch.nn.Module) -> None:
-        setattr(self.parent, self.key, layer)
+    layer: torch.nn.Module
 
 
 class Swap:
@@ -53,16 +50,13 @@ class Swap:
     """
 
     def __init__(
-        self,
-        places: list[_Place],
-        left: list[Unreachable],
-        fused: list[Pair],
-        slowed: list[tuple[torch.nn.TransformerEncoderLayer, int]],
+        self, model: torch.nn.Module, changes: list[tuple[_Place, torch.nn.Module]], fused: list[Pair]
     ) -> None:
-        self._places, self._fused, self._slowed = places, fused, slowed
-        self.replaced = {place.name: place.layers for place in places}
-        self.unreachable = left
+        self._changes, self._fused = changes, fused
+        self.replaced = {place.name: Replaced(place.layer, new) for place, new in changes}
+        self.unreachable = unreachable(model)
         self.fused = [pair.name for pair in fused]
+        self._slowed = _disable_fused_encoder(model, self.layers)
 
     @property
     def layers(self) -> list[torch.nn.Module]:
@@ -77,7 +71,7 @@ class Swap:
         Raises:
             RuntimeError: Another layer is in the place of a new one; nothing is changed then.
         """
-        for name, parent, key, (old, new) in self._places:
+        for (name, parent, key, old), new in self._changes:
             now = getattr(parent, key, None)
             if now is not new:
                 raise RuntimeError(
@@ -91,14 +85,13 @@ class Swap:
                 )
         for pair in self._fused:
             pair.part()
-        for place in self._places:
-            old, new = place.layers
-            place.put(old)
+        for (_, parent, key, old), new in self._changes:
+            setattr(parent, key, old)
             old.training = new.training
             share_hooks(new, old)  # a hook registered since may be of a kind the old layer had none of
         for layer, before in self._slowed:
             layer.activation_relu_or_gelu = before
-        self._places, self._fused, self._slowed = [], [], []
+        self._changes, self._fused, self._slowed = [], [], []
 
     def __repr__(self) -> str:
         first = f"swapped {plural(len(self.layers), 'dropout layer')}"
@@ -156,23 +149,21 @@ def swap_dropout(
     _check(model, match, scale)
     choose = _matching(law) if match else _chooser(law)
     wanted = _selection(model, only)
-    new: dict[int, torch.nn.Module | None] = {}
+    new: dict[torch.nn.Module, torch.nn.Module | None] = {}
     found = list(_layers(model))
     for name, _, _, old in found:
-        if wanted(name, old) and id(old) not in new:
-            new[id(old)] = _replacement(name, old, choose, scale, fuse_relu)
+        if wanted(name, old) and old not in new:
+            new[old] = _replacement(name, old, choose, scale, fuse_relu)
     # A shared layer is replaced in all its places, whichever of its names was asked for.
-    layers = {old: layer for old, layer in new.items() if layer is not None}
-    chosen = [place for place in found if id(place[3]) in layers]
-    places = [_Place(name, parent, key, Replaced(old, layers[id(old)])) for name, parent, key, old in chosen]
+    changes = [(place, layer) for place in found if (layer := new.get(place.layer)) is not None]
     # All layers are made before the model is changed, so that an error changes nothing.
-    for place in places:
-        place.put(place.layers.new)
-    names = {place.name for place in places}
+    for place, layer in changes:
+        setattr(place.parent, place.key, layer)
+    names = {place.name for place, _ in changes}
     fused = [pair for pair in pairs(model) if fuse_relu and pair.name in names]
     for pair in fused:
         pair.fuse()
-    return Swap(places, unreachable(model), fused, _disable_fused_encoder(model, layers.values()))
+    return Swap(model, changes, fused)
 
 
 def _disable_fused_encoder(
@@ -180,10 +171,8 @@ def _disable_fused_encoder(
 ) -> list[tuple[torch.nn.TransformerEncoderLayer, int]]:
     """Turn off the fused evaluation of torch's encoder layers, which would skip the factor of ``scale="paper"``.
 
-    Torch takes it for ReLU and GELU only, so it is disabled by an attribute that states another activation.
-
-    Returns:
-        The encoder layers, and the previous value of their attribute.
+    Torch takes it for ReLU and GELU only, so it is disabled by an attribute that states another activation. Returns the
+    encoder layers, and the previous value of that attribute.
     """
     paper = {layer for layer in new if isinstance(layer, Dropout) and layer.scale == "paper"}
     kinds = [module for module in model.modules() if isinstance(module, torch.nn.TransformerEncoderLayer)]
@@ -210,12 +199,12 @@ def _check(model: torch.nn.Module, match: object, scale: object) -> None:
         )
 
 
-def _layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, torch.nn.Module]]:
-    """Yield name, parent, key in the parent and module of every dropout layer, once for each place."""
+def _layers(model: torch.nn.Module) -> Iterator[_Place]:
+    """Yield every dropout layer, once for each place."""
     for path, parent in model.named_modules():
         for key, layer in children(parent):
             if is_plain(layer) or isinstance(layer, ALPHA):
-                yield f"{path}.{key}" if path else key, parent, key, layer
+                yield _Place(f"{path}.{key}" if path else key, parent, key, layer)
 
 
 def _selection(model: torch.nn.Module, only: Only | None) -> Callable[[str, torch.nn.Module], bool]:

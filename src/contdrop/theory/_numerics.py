@@ -40,11 +40,11 @@ def as_variance(owner: str, name: str, value: Any) -> Tensor:
 
 def as_law(owner: str, value: Any) -> Law:
     """Return a law with finite mean and variance."""
-    check_law(owner, value)
-    if not (math.isfinite(value.mean) and math.isfinite(value.variance)):
-        raise ValueError(f"{owner}: expected a law with finite moments, got {value!r}")
-    result: Law = value
-    return result
+    law: Law = value
+    check_law(owner, law)
+    if not (math.isfinite(law.mean) and math.isfinite(law.variance)):
+        raise ValueError(f"{owner}: expected a law with finite moments, got {law!r}")
+    return law
 
 
 def normal_pdf(z: Tensor) -> Tensor:
@@ -104,14 +104,13 @@ def _over_logistic(mean: Tensor, deviation: Tensor, derivative: int) -> Tensor:
     return values @ (derivative_of_sigmoid(step) / 2)
 
 
-# Below it, squares and reciprocals of a deviation leave the range of float64. A variable whose deviation is below 1e-75
-# is taken as certain.
-NO_VARIANCE = 1e-150
-
-
 def is_random(variance: Tensor) -> Tensor:
-    """Tell where a variance is large enough to divide by its square root."""
-    return variance > NO_VARIANCE
+    """Tell where a variance is large enough to divide by its square root.
+
+    A variable whose deviation is below 1e-75 is taken as certain: squares and reciprocals of that leave the range of
+    float64.
+    """
+    return variance > 1e-150
 
 
 def standard_deviation(variance: Tensor) -> Tensor:

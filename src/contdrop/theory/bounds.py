@@ -43,7 +43,8 @@ def clopper_pearson(errors: Any, n: Any, delta: Any) -> Tensor:
         0.029513
     """
     owner = "clopper_pearson"
-    wrong, trials, risk = _broadcast(_whole(owner, "errors", errors, 0), _whole(owner, "n", n, 1), _risk(owner, delta))
+    given = _whole(owner, "errors", errors, 0), _whole(owner, "n", n, 1), _risk(owner, delta)
+    wrong, trials, risk = torch.broadcast_tensors(*given)  # type: ignore[no-untyped-call]
     too_many = wrong > trials
     if too_many.any():
         raise ValueError(
@@ -52,7 +53,7 @@ def clopper_pearson(errors: Any, n: Any, delta: Any) -> Tensor:
     _check(owner, "delta to be at most 0.5", risk, risk > 0.5)  # the bound would be below errors / n
     # While the lower tail is large enough, p can be larger still.
     _, high = _bisect(wrong / trials, torch.ones_like(risk), lambda p: _lower_tail(wrong, trials, p) >= risk.log())
-    return torch.where(wrong == trials, torch.ones_like(high), high)
+    return torch.where(wrong == trials, 1.0, high)
 
 
 def _bisect(low: Tensor, high: Tensor, is_below: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -91,8 +92,8 @@ def binary_kl(q: Any, p: Any) -> Tensor:
         True
     """
     owner = "binary_kl"
-    first, second = _broadcast(_probability(owner, "q", q), _probability(owner, "p", p))
-    return _divergence(first, second - first)
+    first = _probability(owner, "q", q)
+    return _divergence(first, _probability(owner, "p", p) - first)
 
 
 def _divergence(q: Tensor, gap: Tensor) -> Tensor:
@@ -114,8 +115,9 @@ def kl_inverse(q: Any, c: Any) -> Tensor:
         0.5
     """
     owner = "kl_inverse"
-    estimate, allowed = _broadcast(_probability(owner, "q", q), _numerics.as_variance(owner, "c", c))
-    gap, _ = _bisect(torch.zeros_like(estimate), 1 - estimate, lambda gap: _divergence(estimate, gap) <= allowed)
+    estimate, allowed = _probability(owner, "q", q), _numerics.as_variance(owner, "c", c)
+    high = 1 - estimate + torch.zeros_like(allowed)
+    gap, _ = _bisect(torch.zeros_like(high), high, lambda gap: _divergence(estimate, gap) <= allowed)
     return estimate + gap
 
 
@@ -300,7 +302,3 @@ def _check(owner: str, expected: str, values: Tensor, wrong: Tensor) -> Tensor:
 
 def _first(values: Tensor, where: Tensor) -> str:
     return f"{values[where].flatten()[0].item():g}"
-
-
-def _broadcast(*values: Tensor) -> tuple[Tensor, ...]:
-    return tuple(torch.broadcast_tensors(*values))  # type: ignore[no-untyped-call]

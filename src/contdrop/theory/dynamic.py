@@ -70,18 +70,9 @@ def ensemble_gradient(
 def dropout_gradient(
     weight: Tensor, x: Tensor, target: float, masks: Tensor, *, unit: str = "linear", gain: float = 1.0
 ) -> Tensor:
-    """Return dE_D / dw_i for given masks: -(t - O) m_i x_i, times lambda for the sigmoid unit.
+    """Return dE_D / dw_i for draws of ``masks`` [..., in]: -(t - O) m_i x_i, times lambda for the sigmoid unit.
 
-    Args:
-        weight: w.
-        x: Input.
-        target: t.
-        masks: Draws of m, of shape [..., in].
-        unit: "linear" or "sigmoid".
-        gain: lambda.
-
-    Returns:
-        One gradient per draw, of shape [..., in].
+    There is one gradient per draw, of shape [..., in].
     """
     weight, x, target, gain = _unit("dropout_gradient", weight, x, target, None, unit, gain)
     masks = _numerics.as_tensor("dropout_gradient", "masks", masks)
@@ -154,17 +145,8 @@ def unexplained_share(
 
         | g - expected_gradient(form) | / | g - ensemble_gradient |        (Euclidean norms)
 
-    0 is a perfect form; 1 is as good as none.
-
-    Args:
-        weight: w.
-        x: Input.
-        target: t.
-        law: The law of m, with a variance above 0.
-        gain: lambda.
-        form: A form of ``expected_gradient``.
-        gradient: g, the true expected gradient, for example a mean of ``dropout_gradient`` over draws; the exact one if
-            None.
+    0 is a perfect form; 1 is as good as none. ``gradient`` is g, the true expected gradient, for example a mean of
+    ``dropout_gradient`` over draws; the exact one if None. The law must have a variance above 0.
     """
     owner = "unexplained_share"
     weight, x, target, gain = _unit(owner, weight, x, target, law, "sigmoid", gain)

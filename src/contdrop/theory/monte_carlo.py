@@ -114,8 +114,7 @@ class Check:
 
     @property
     def verdict_text(self) -> str:
-        good_to = f" good to {100 * self.relative_error:.2g} %" if self.verdict == "approximation" else ""
-        return self.verdict + good_to
+        return self.verdict + (f" good to {100 * self.relative_error:.2g} %" if self.verdict == "approximation" else "")
 
     def as_dict(self) -> dict[str, object]:
         names = ("number", "what", "statement", "verdict", "relative_error", "standard_errors", "note")

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from .._torch.checks import check_choice, check_module, check_whole
 from .._torch.private import BATCH_NORMS
-from ..surgery.dropout_layers import DROPOUT_LAYERS
+from ..surgery.dropout_layers import DROPOUT_LAYERS, switched
 from . import _numerics, penalty_terms
-from .penalty_terms import Loss, Noise, noisy_forward, replaced_forwards, switched
+from .penalty_terms import Loss, Noise, noisy_forward, replaced_forwards
 from .propagation import Moments, propagate
 
 Method: TypeAlias = Literal["expectation", "moments", "gauss-newton", "exact", "hutchinson"]
@@ -21,8 +21,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 # Those that propagate moments through the network.
 _PROPAGATED = ("expectation", "moments")
 
-# Second derivatives that the exact method takes at a time: bounds its memory.
-_ROWS_AT_ONCE = 256
+_ROWS_AT_ONCE = 256  # second derivatives that the exact method takes at a time: bounds its memory
 
 
 def penalty(
@@ -141,7 +140,9 @@ def _expanded(task: _Task, method: Method, probes: int, generator: torch.Generat
         if method == "exact":
             diagonals = [_diagonal(g, e, task.differentiable) for g, e in zip(slopes, noise.values)]
         else:
-            diagonals = _hutchinson(slopes, noise.values, probes, generator, task.differentiable)
+            signs = [_signs((probes, *value.shape), value, generator) for value in noise.values]
+            products = _derivatives(slopes, noise.values, signs, create_graph=task.differentiable)
+            diagonals = [(u * product).mean(0) for u, product in zip(signs, products)]
     return torch.stack([(v * d).sum() for v, d in zip(noise.variances, diagonals)]).sum() / 2
 
 
@@ -186,7 +187,13 @@ def _by_moments(task: _Task, method: Method, samples: int) -> Tensor:
     with switched(task.model, training=False):
         found = propagate(task.model, _numerics.as_tensor("penalty", "x", task.x), "output")
     if method == "moments":
-        return _second_order(task, found, output.dtype) - base
+        mean = found.mean.to(output.dtype)
+        mean = mean if mean.requires_grad else mean.requires_grad_()
+        value = task.evaluate(mean)
+        _, curvature = _loss_curvature(mean, value, method, task.differentiable)
+        assert found.covariance is not None
+        curvature = curvature.reshape(*curvature.shape[:2], -1)
+        return value + torch.einsum("cno,nco->", curvature, found.covariance.to(mean)) / 2 - base
     value = _expectation(task, found, output.dtype, base, samples)
     if not torch.isfinite(value):
         raise ValueError(
@@ -210,16 +217,6 @@ def _expectation(task: _Task, found: Moments, dtype: torch.dtype, base: Tensor, 
             f"penalty: loss failed on outputs drawn from a Gaussian, as method='expectation' does it: {reason}; use "
             "method='moments' or 'hutchinson'"
         ) from error
-
-
-def _second_order(task: _Task, found: Moments, dtype: torch.dtype) -> Tensor:
-    mean = found.mean.to(dtype)
-    mean = mean if mean.requires_grad else mean.requires_grad_()
-    value = task.evaluate(mean)
-    _, curvature = _loss_curvature(mean, value, "moments", task.differentiable)
-    assert found.covariance is not None
-    spread = torch.einsum("cno,nco->", curvature.reshape(*curvature.shape[:2], -1), found.covariance.to(dtype)) / 2
-    return value + spread
 
 
 def _coupled(method: str) -> ValueError:
@@ -285,20 +282,11 @@ def _check_separable(slope: Tensor, output: Tensor, curvature: Tensor, method: s
 
 def _diagonal(slope: Tensor, noise: Tensor, differentiable: bool) -> Tensor:
     parts = []
-    for start in range(0, noise.numel(), _ROWS_AT_ONCE):
-        index = torch.arange(start, min(start + _ROWS_AT_ONCE, noise.numel()), device=noise.device)
+    for index in torch.arange(noise.numel(), device=noise.device).split(_ROWS_AT_ONCE):  # type: ignore[no-untyped-call]
         units = torch.nn.functional.one_hot(index, noise.numel()).to(noise.dtype).reshape(-1, *noise.shape)
         (rows,) = _derivatives([slope], [noise], [units], create_graph=differentiable)
         parts.append(rows.flatten(1).gather(1, index[:, None]))
     return torch.cat(parts).reshape(noise.shape)
-
-
-def _hutchinson(
-    slopes: list[Tensor], noise: list[Tensor], probes: int, generator: torch.Generator | None, differentiable: bool
-) -> list[Tensor]:
-    signs = [_signs((probes, *value.shape), value, generator) for value in noise]
-    products = _derivatives(slopes, noise, signs, create_graph=differentiable)
-    return [(u * product).mean(0) for u, product in zip(signs, products)]
 
 
 def _signs(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
@@ -315,16 +303,6 @@ def _check(
     check_whole("penalty", "probes", probes, 1)
     if generator is not None and (not isinstance(generator, torch.Generator) or generator.device.type != "cpu"):
         raise TypeError(f"penalty: expected generator to be a torch.Generator on the cpu or None, got {generator!r}")
-    _check_batch(x, target)
-    known = [_check_layer(name, layer, method) for name, layer in model.named_modules()]
-    if not any(known):
-        raise ValueError(
-            "penalty: expected a model with dropout layers, such as contdrop.GaussianDropout or torch.nn.Dropout, "
-            f"got {type(model).__name__} without any"
-        )
-
-
-def _check_batch(x: Any, target: Any) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"penalty: expected x to be a tensor, got {type(x).__name__}")
     if not x.numel():
@@ -332,6 +310,12 @@ def _check_batch(x: Any, target: Any) -> None:
     for name, given in (("x", x), ("target", target)):
         if isinstance(given, Tensor) and not torch.isfinite(given).all():
             raise ValueError(f"penalty: expected {name} to be finite, got inf or nan; look at what produced it")
+    known = [_check_layer(name, layer, method) for name, layer in model.named_modules()]
+    if not any(known):
+        raise ValueError(
+            "penalty: expected a model with dropout layers, such as contdrop.GaussianDropout or torch.nn.Dropout, "
+            f"got {type(model).__name__} without any"
+        )
 
 
 def _check_layer(name: str, layer: torch.nn.Module, method: str | None) -> bool:

@@ -17,6 +17,7 @@ from .._torch.checks import entry_of, is_forward_of
 from .._torch.private import DropoutBase, has_forward_hooks
 from ..laws import Bernoulli, Law, training_factor
 from ..nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
+from ..surgery.dropout_layers import mask_axes, switched
 from . import _numerics
 
 
@@ -48,11 +49,7 @@ def _dropout(layer: Dropout, noise: Noise, x: Tensor) -> Tensor:
 
 
 def _torch_dropout(layer: DropoutBase, noise: Noise, x: Tensor) -> Tensor:
-    # A feature map is what lies beyond the batch and the channels; torch takes some inputs to be without a batch.
-    unbatched = isinstance(layer, torch.nn.Dropout1d) and x.dim() == 2
-    unbatched |= isinstance(layer, torch.nn.Dropout3d) and x.dim() == 4
-    shared_axes = () if isinstance(layer, torch.nn.Dropout) else range(1 if unbatched else 2, x.dim())
-    return _masked(x, noise, Bernoulli(keep=1 - layer.p), "inverted", shared_axes)
+    return _masked(x, noise, Bernoulli(keep=1 - layer.p), "inverted", sorted(mask_axes(layer, x.dim())))
 
 
 def _masked(x: Tensor, noise: Noise, law: Law, scale: str, shared_axes: Sequence[int]) -> Tensor:
@@ -123,19 +120,6 @@ def replaced_forwards(model: torch.nn.Module, noise: Noise) -> Iterator[None]:
                 vars(module).pop("forward", None)
 
 
-@contextlib.contextmanager
-def switched(model: torch.nn.Module, *, training: bool) -> Iterator[None]:
-    """Put all modules into one mode, and restore the mode of each at the end."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        for module, _ in modes:
-            module.training = training
-        yield
-    finally:
-        for module, before in modes:
-            module.training = before
-
-
 Loss = Callable[[Any, Any], Tensor]
 
 # Eigenvalues below this share of the largest are what rounding makes of zero.
@@ -152,8 +136,11 @@ def increase(loss: Loss, mean: Tensor, covariance: Tensor, target: Any, samples:
     The loss is a sum or mean over examples, the mean [N, ...], the covariance [N, D, D] over elements of an example.
     """
     if _is_binary_cross_entropy(loss):
-        variance = covariance.diagonal(dim1=1, dim2=2).reshape(mean.shape)
-        return _binary_cross_entropy(mean, variance, getattr(loss, "reduction", "mean"))
+        # E[log(1 + e^Y)] - log(1 + e^mean): the rest of the loss is linear in Y.
+        centre = mean.to(torch.float64)
+        variance = covariance.diagonal(dim1=1, dim2=2).reshape(mean.shape).to(torch.float64)
+        values = _numerics.logistic_expectation(centre, variance, -1) - softplus(centre, threshold=40)
+        return (values.mean() if getattr(loss, "reduction", "mean") == "mean" else values.sum()).to(mean.dtype)
     with torch.inference_mode(False):  # the draws are cached, and later calls may need gradients
         z = draws(mean[0].numel(), samples).to(mean)
     spread = torch.einsum("nij,sj->sni", symmetric_root(covariance).to(mean.dtype), z)
@@ -226,11 +213,3 @@ def _is_binary_cross_entropy(loss: Loss) -> bool:
         computes = is_forward_of(loss, torch.nn.BCEWithLogitsLoss) and not has_forward_hooks(loss)
         return computes and loss.weight is None and loss.pos_weight is None and loss.reduction in ("mean", "sum")
     return loss is torch.nn.functional.binary_cross_entropy_with_logits
-
-
-def _binary_cross_entropy(mean: Tensor, variance: Tensor, reduction: str) -> Tensor:
-    """Compute the mean or sum of E[log(1 + e^Y)] - log(1 + e^mean). The rest of the loss is linear in Y."""
-    centre = mean.to(torch.float64)
-    at_mean = softplus(centre, threshold=40)
-    values = _numerics.logistic_expectation(centre, variance.to(torch.float64), -1) - at_mean
-    return (values.mean() if reduction == "mean" else values.sum()).to(mean.dtype)

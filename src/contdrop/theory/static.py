@@ -76,8 +76,13 @@ def expected_sigmoid(
         offset: c, above 0.
         method: One of the four.
     """
-    argument, spread = _logistic_argument("expected_sigmoid", mean, variance, gain, offset)
-    check_choice("expected_sigmoid", "method", method, METHODS)
+    owner = "expected_sigmoid"
+    mean, variance = _normal(owner, mean, variance)
+    gain, offset = check_finite(owner, "gain", gain), check_finite(owner, "offset", offset)
+    if offset <= 0:
+        raise ValueError(f"{owner}: expected offset to be above 0, got {offset}")
+    argument, spread = gain * mean - math.log(offset), gain * gain * variance
+    check_choice(owner, "method", method, METHODS)
     if method == "quadrature":
         return logistic_expectation(argument, spread)
     shrink = 1 + math.pi / 8 * spread
@@ -207,17 +212,6 @@ def _normal(owner: str, mean: Tensor | float, variance: Tensor | float) -> tuple
             f"{owner}: expected mean and variance of shapes that broadcast, got {tuple(mean.shape)} and "
             f"{tuple(variance.shape)}"
         ) from None
-
-
-def _logistic_argument(
-    owner: str, mean: Tensor | float, variance: Tensor | float, gain: float, offset: float
-) -> tuple[Tensor, Tensor]:
-    """Return mean and variance of lambda S - log c."""
-    mean, variance = _normal(owner, mean, variance)
-    gain, offset = check_finite(owner, "gain", gain), check_finite(owner, "offset", offset)
-    if offset <= 0:
-        raise ValueError(f"{owner}: expected offset to be above 0, got {offset}")
-    return gain * mean - math.log(offset), gain * gain * variance
 
 
 def _tail_moments(t: Tensor) -> tuple[Tensor, Tensor]:

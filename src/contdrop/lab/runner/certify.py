@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..._torch.private import has_forward_hooks, is_sequence
 from ...certificates import Bound, HoldoutCertificate, holdout_certificate, pac_bayes_certificate
-from ...certificates.independence import check_separate
+from ...certificates.holdout import check_separate
 from ...choices import MixtureMasks
 from ...errors import UserError
 from ...surgery.dropout_layers import dropout_layers, seeded

@@ -5,6 +5,7 @@ The formulas are in :mod:`contdrop.theory.propagation.gaussian` and :mod:`contdr
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import operator
 from collections.abc import Iterator, Sequence
@@ -16,17 +17,17 @@ from torch import Tensor
 from torch.fx import Node
 
 from ... import nn
-from ..._torch.checks import check_choice, check_module
+from ..._torch.checks import check_choice, check_module, entry_of
 from ..._torch.private import has_forward_hooks, is_sequence, target_name
-from ...laws import Bernoulli, BuiltIn, Law
-from ...surgery.dropout_layers import DROPOUT_LAYERS, children
+from ...laws import Bernoulli, BuiltIn
+from ...surgery.dropout_layers import DROPOUT_LAYERS, children, switched
 from .. import _numerics
-from ..penalty_terms import switched
 from . import activations, gaussian, layers
 from .gaussian import GaussianMoments, Map, PropagatedLayer, RefusedError
 from .layers import unsupported
 
 COVARIANCES = ("diagonal", "output", "full")
+_HOOKS = "has forward hooks, and what they do is not known; remove them"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +116,11 @@ def propagate(model: torch.nn.Module, batch: Tensor, covariance: str) -> Moments
         except RefusedError as refusal:
             raise ValueError(f"moments: {refusal}") from None
         found = gaussian.from_covariance(found.mean, matrix)
-        propagator.correct_output(found.full_variance())
+        propagator.layers.update(
+            (node, dataclasses.replace(propagator.layers[node], variance=found.full_variance()))
+            for node in propagator.output
+            if node in propagator.layers
+        )
     return Moments(found.mean, found.full_variance(), matrix, tuple(propagator.layers.values()))
 
 
@@ -130,7 +135,7 @@ class _Propagator:
         self.model, self.full, self._keep_steps = model, covariance == "full", covariance == "output"
         self.layers: dict[Node, LayerMoments] = {}
         self._steps: list[tuple[Node, Map | None, list[tuple[Node, int, Map]]]] = []
-        self._output: list[Node] = []
+        self.output: list[Node] = []
         self._values: dict[Node, Any] = {}
         self._between: dict[tuple[Node, Node], Tensor] = {}
         self._order = {node: place for place, node in enumerate(_trace(model).nodes)}
@@ -142,44 +147,41 @@ class _Propagator:
                 self._last_use[source] = place
 
     def run(self, x: Tensor) -> GaussianMoments:
+        """Evaluate the model for a batch."""
         for node in self._order:
             if node.op == "placeholder":
-                self._values[node] = self._argument(node, x)
+                if self._values and not node.args:
+                    name = type(self.model).__name__
+                    raise ValueError(
+                        f"moments: expected a model of one input, got {name}, which needs {node.target!r} too"
+                    )
+                self._values[node] = node.args[0] if self._values else GaussianMoments(x)  # others have defaults
             elif node.op == "get_attr":
                 value = operator.attrgetter(str(node.target))(self.model)
                 self._values[node] = value.to(torch.float64) if isinstance(value, Tensor) else value
             elif node.op == "output":
-                return self._result(node)
+                self.output = node.all_input_nodes
+                result = self._value(node.args[0])
+                if not isinstance(result, GaussianMoments):
+                    got = f"{type(result).__name__} from {type(self.model).__name__}"
+                    raise NotImplementedError(f"moments: expected a model that returns one tensor, got {got}")
+                return result
             else:
                 self._evaluate(node)
                 self._forget(node)
         raise AssertionError("a traced graph ends with its output")
 
-    def _argument(self, node: Node, x: Tensor) -> Any:
-        """Return the first argument of the model, or the default of another one."""
-        if not self._values:
-            return GaussianMoments(x)
-        if not node.args:
-            name = type(self.model).__name__
-            raise ValueError(f"moments: expected a model of one input, got {name}, which needs {node.target!r} too")
-        return node.args[0]
-
-    def _result(self, node: Node) -> GaussianMoments:
-        result = self._value(node.args[0])
-        if not isinstance(result, GaussianMoments):
-            got = f"{type(result).__name__} from {type(self.model).__name__}"
-            raise NotImplementedError(f"moments: expected a model that returns one tensor, got {got}")
-        self._output = node.all_input_nodes
-        return result
-
     def _evaluate(self, node: Node) -> None:
         """Evaluate a layer or function, and name it in errors."""
         try:
             self._check_in_place(node)
+            if node.op == "call_module" and has_forward_hooks(self._module(node)):
+                raise NotImplementedError(_HOOKS)
             if node in self._commuted:
                 self._behind_dropout(node)
             elif node.op == "call_module":
-                self._layer(node)
+                source = self._input(node)
+                self._finish(node, self._step(node, self._value(source)), source)
             else:
                 self._call(node)
         except RefusedError as refusal:
@@ -204,14 +206,13 @@ class _Propagator:
             raise unsupported()
         return random[0]
 
-    def _layer(self, node: Node) -> None:
+    def _step(self, node: Node, x: GaussianMoments) -> PropagatedLayer:
+        """Propagate through the layer of a node."""
         module = self._module(node)
-        _check_hooks(module)
-        source = self._input(node)
-        step = layers.handler(module)
-        if step is None:
+        handler = layers.handler(module)
+        if handler is None:
             raise unsupported()
-        self._finish(node, step(module, self._value(source), self.full), source)
+        return handler(module, x, self.full)
 
     def _call(self, node: Node) -> None:
         """Evaluate a function, or a method of a tensor."""
@@ -252,24 +253,21 @@ class _Propagator:
     def _behind_dropout(self, node: Node) -> None:
         """Evaluate a ReLU right behind dropout: relu(m x) = m relu(x), which needs no Gaussian m x."""
         before = self._commuted[node]
-        if node.op == "call_module":
-            _check_hooks(self._module(node))
         (source,) = before.all_input_nodes
         relu = gaussian.activation(self._value(source), activations.RELU)
-        dropout = layers.handler(self._module(before))
-        assert dropout is not None
-        self._finish(node, gaussian.composed(relu, dropout(self._module(before), relu.output, self.full)), source)
+        self._finish(node, gaussian.composed(relu, self._step(before, relu.output)), source)
 
     def _dropout_before(self, node: Node) -> Node | None:
         """Return the dropout layer whose output only this ReLU takes, if masks are not negative."""
-        relu = node.target in layers.RELUS or (node.op == "call_module" and layers.is_relu(self._module(node)))
+        relu = node.target in layers.RELUS or (
+            node.op == "call_module" and entry_of(self._module(node), {torch.nn.ReLU: True})
+        )
         if not relu or len(node.all_input_nodes) != 1:
             return None
         (before,) = node.all_input_nodes
         if before.op != "call_module" or len(before.users) != 1 or len(before.all_input_nodes) != 1:
             return None
-        law = _mask_law(self._module(before))
-        return before if law is not None and law.mean > 0 and _least(law) >= 0 else None
+        return before if _keeps_signs(self._module(before)) else None
 
     # Values, and the covariances between them.
 
@@ -313,12 +311,6 @@ class _Propagator:
             return self._between[b, a].transpose(1, 2)
         return self._between.get((a, b))
 
-    def correct_output(self, variance: Tensor) -> None:
-        """Set the reported variance of the output layer to this one."""
-        for node in self._output:
-            if node in self.layers:
-                self.layers[node] = dataclasses.replace(self.layers[node], variance=variance)
-
     def output_covariance(self, mean: Tensor) -> Tensor:
         """Sum G F G^T over all layers: F is the covariance of a layer's noise, G the response of the output to it.
 
@@ -329,7 +321,7 @@ class _Propagator:
         gaussian.check_size(examples, elements)
         eye = torch.eye(elements, dtype=mean.dtype, device=mean.device).expand(examples, -1, -1)
         result = torch.zeros_like(eye)
-        responses: dict[Node, Tensor] = dict.fromkeys(self._output, eye)
+        responses: dict[Node, Tensor] = dict.fromkeys(self.output, eye)
         for node, added_noise, sources in reversed(self._steps):
             rows = responses.pop(node, None)
             if rows is None:
@@ -374,25 +366,15 @@ class _Propagator:
             )
 
 
-def _check_hooks(module: torch.nn.Module) -> None:
-    if has_forward_hooks(module):
-        raise NotImplementedError("has forward hooks, and what they do is not known; remove them")
-
-
-def _mask_law(module: torch.nn.Module) -> Law | None:
-    if layers.handler(module) is None:
-        return None
-    if isinstance(module, nn.Dropout):
-        return module.law if module.activation is None else None
-    return Bernoulli(keep=1 - module.p) if isinstance(module, (torch.nn.Dropout, torch.nn.Dropout2d)) else None
-
-
-def _least(law: Law) -> float:
-    """Return the smallest mask value."""
-    if isinstance(law, BuiltIn):
-        return law.quantile(0.0)
+def _keeps_signs(module: torch.nn.Module) -> bool:
+    """Tell whether a module is a known dropout layer, without an activation, whose masks are not negative."""
+    if layers.handler(module) is None or not isinstance(module, (nn.Dropout, torch.nn.Dropout, torch.nn.Dropout2d)):
+        return False
+    law = module.law if isinstance(module, nn.Dropout) else Bernoulli(keep=1 - module.p)
     # Laws of the user's own promise tensors in (0, 1) only; masks are drawn from nothing smaller than this.
-    return float(law.quantile(torch.tensor([2.0**-22], dtype=torch.float64, device="cpu")))
+    smallest: Any = 0.0 if isinstance(law, BuiltIn) else torch.tensor([2.0**-22], dtype=torch.float64, device="cpu")
+    least = float(law.quantile(smallest))
+    return getattr(module, "activation", None) is None and law.mean > 0 and least >= 0
 
 
 # The graph of a model's forward.
@@ -410,7 +392,7 @@ def _trace(model: torch.nn.Module) -> torch.fx.Graph:
     """Trace the forward of a model; a single layer, and a chain of layers, need no tracing."""
     name = type(model).__name__
     if layers.handler(model) is None and has_forward_hooks(model):  # which tracing would pass by
-        raise NotImplementedError(f"moments: {name} has forward hooks, and what they do is not known; remove them")
+        raise NotImplementedError(f"moments: {name} {_HOOKS}")
     paths = list(_chain(model, ""))
     if None not in paths:
         graph = torch.fx.Graph()
@@ -448,7 +430,13 @@ def _check_called(model: torch.nn.Module, graph: torch.fx.Graph) -> None:
     dropouts = {name: layer for name, layer in leaves.items() if isinstance(layer, DROPOUT_LAYERS)}
     called = _called(model, graph)
     missing = {name: layer for name, layer in dropouts.items() if layer not in called}
-    if not missing or (len(missing) < len(dropouts) and not _called_in_training(model) & set(missing.values())):
+    if not missing:
+        return
+    in_training: set[torch.nn.Module] = set()
+    # What cannot be traced in training mode is not known to call them.
+    with switched(model, training=True), contextlib.suppress(Exception):
+        in_training = _called(model, _Tracer().trace(model))
+    if len(missing) < len(dropouts) and not in_training.intersection(missing.values()):
         return  # a layer that is called in neither mode does no harm if others are called
     raise ValueError(
         f"moments: expected {type(model).__name__} to call its dropout layers in either mode, got a forward that does "
@@ -458,11 +446,3 @@ def _check_called(model: torch.nn.Module, graph: torch.fx.Graph) -> None:
 
 def _called(model: torch.nn.Module, graph: torch.fx.Graph) -> set[torch.nn.Module]:
     return {model.get_submodule(str(node.target)) for node in graph.nodes if node.op == "call_module"}
-
-
-def _called_in_training(model: torch.nn.Module) -> set[torch.nn.Module]:
-    try:
-        with switched(model, training=True):
-            return _called(model, _Tracer().trace(model))
-    except Exception:  # what cannot be traced in training mode is not known to call them
-        return set()

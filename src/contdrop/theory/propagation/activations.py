@@ -205,11 +205,9 @@ def _hermite(device: torch.device) -> tuple[Tensor, Tensor]:
         return z, torch.stack(columns[1:], dim=1) * weights.unsqueeze(-1)
 
 
-def _step(x: Tensor) -> Tensor:
-    return torch.heaviside(x.detach(), x.new_tensor(0.5))
-
-
-RELU = Activation(torch.relu, _step, _relu_moments, _relu_coefficients)
+RELU = Activation(
+    torch.relu, lambda x: torch.heaviside(x.detach(), x.new_tensor(0.5)), _relu_moments, _relu_coefficients
+)
 SIGMOID = Activation(torch.sigmoid, _numerics.derivative_of_sigmoid, _sigmoid_moments, _sigmoid_coefficients)
 TANH = Activation(
     torch.tanh,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ... import nn
-from ..._torch.checks import entry_of, is_forward_of
+from ..._torch.checks import entry_of
 from ...laws import Bernoulli
 from . import activations
 from .activations import Maxima, overlap, pooling_windows
@@ -134,7 +135,7 @@ def _dropout(module: nn.Dropout, x: GaussianMoments, full: bool) -> PropagatedLa
     return composed(rectified, masking(rectified.output, full, module.law, module.scale, module.shared_axes))
 
 
-def _torch_map_dropout(module: torch.nn.Dropout2d, x: GaussianMoments, full: bool) -> PropagatedLayer:
+def _map_dropout(module: torch.nn.Dropout2d, x: GaussianMoments, full: bool) -> PropagatedLayer:
     _expect_axes(x, 4)
     return masking(x, full, Bernoulli(keep=1 - module.p), "inverted", (2, 3))
 
@@ -161,7 +162,7 @@ HANDLERS: dict[type[torch.nn.Module], Callable[[Any, GaussianMoments, bool], Pro
     torch.nn.Sigmoid: lambda module, x, full: activation(x, activations.SIGMOID),
     torch.nn.Tanh: lambda module, x, full: activation(x, activations.TANH),
     torch.nn.Dropout: lambda module, x, full: masking(x, full, Bernoulli(keep=1 - module.p), "inverted"),
-    torch.nn.Dropout2d: _torch_map_dropout,
+    torch.nn.Dropout2d: _map_dropout,
     nn.Dropout: _dropout,
     nn.DropConnectLinear: _dropconnect,
     nn.FastDropoutLinear: lambda module, x, full: noisy_linear(x, full, module),
@@ -171,10 +172,6 @@ HANDLERS: dict[type[torch.nn.Module], Callable[[Any, GaussianMoments, bool], Pro
 def handler(module: torch.nn.Module) -> Callable[[Any, GaussianMoments, bool], PropagatedLayer] | None:
     """Return the function that propagates through a layer; None if it is not known or has a forward of its own."""
     return entry_of(module, HANDLERS)
-
-
-def is_relu(module: torch.nn.Module) -> bool:
-    return isinstance(module, torch.nn.ReLU) and is_forward_of(module, torch.nn.ReLU)
 
 
 def _expect_axes(x: GaussianMoments, axes: int) -> None:
@@ -227,9 +224,7 @@ def _mean(x: GaussianMoments, full: bool, dim: Any = None, keepdim: bool = False
     axes = sorted(axis % x.mean.dim() for axis in ([dim] if isinstance(dim, int) else dim or [0]))
     if 0 in axes:
         raise RefusedError("expected a mean over other axes than the batch")
-    count = 1
-    for axis in axes:
-        count *= x.mean.shape[axis]
+    count = math.prod(x.mean.shape[axis] for axis in axes)
     return affine(x, full, lambda t: t.mean(axes, keepdim), lambda t: t.mean(axes, keepdim) / count)
 
 
