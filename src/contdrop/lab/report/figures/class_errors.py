@@ -11,6 +11,7 @@ from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from ...analysis.sentences import listed
 from ...extensions import extension
 from ...store.results import Results
 from ...store.writer import Store
@@ -18,7 +19,7 @@ from ...study import labels
 from .. import style
 from ..formats import NONE
 from ..protocol import size_of
-from ..templating import caption, listed
+from ..templating import caption
 from .drawing import SMALL, TINY, WIDTH, Array, Picture, blank, place, short_names, styled, text_width
 
 Shares = Mapping[str, Array]

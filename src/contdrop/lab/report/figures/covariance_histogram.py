@@ -9,11 +9,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ...analysis.sentences import listed
 from ...store.results import Results
 from ...store.writer import Store
 from .. import style
 from ..protocol import size_of
-from ..templating import caption, listed
+from ..templating import caption
 from .drawing import SMALL, WIDTH, Array, Picture, blank, place, plain_ticks, short_names, styled
 
 Layers = Mapping[int, Mapping[str, Array]]  # counts by layer and method, the mean over runs

@@ -11,12 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...._text import plural
+from ...analysis.sentences import listed
 from ...store.results import Results
 from ...store.writer import Store
 from ...study import labels
 from .. import style
 from ..protocol import THE_LAB, origin, size_of
-from ..templating import caption, listed
+from ..templating import caption
 from . import drawing
 from .drawing import SMALL, WIDTH, Array, Picture, blank, place, short_names, styled, text_width
 

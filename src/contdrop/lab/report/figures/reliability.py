@@ -11,13 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...analysis.metric_format import capital
+from ...analysis.sentences import listed
 from ...store.results import Results
 from ...store.writer import Store
 from ...study import labels
 from ...training.metric_values import WAYS
 from .. import style
 from ..protocol import size_of
-from ..templating import caption, listed
+from ..templating import caption
 from .drawing import (
     SMALL,
     TINY,

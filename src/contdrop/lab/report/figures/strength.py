@@ -14,11 +14,12 @@ from matplotlib.lines import Line2D
 
 from ...analysis.comparisons import control_of, noise_mismatch
 from ...analysis.metric_format import capital
+from ...analysis.sentences import listed
 from ...store.results import Results
 from ...study import labels
 from .. import style
 from ..protocol import size_of
-from ..templating import caption, listed
+from ..templating import caption
 from . import drawing
 from .drawing import SMALL, TINY, WIDTH, Picture, bars, blank, mean, place, short_names, styled, text_width
 
