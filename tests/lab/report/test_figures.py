@@ -1,7 +1,6 @@
 # ruff: noqa: RUF001  (Greek letters are what is tested)
 """Figures of the report: what they show, that everything fits, and that names are only ever text."""
 
-import dataclasses
 import itertools
 import pathlib
 import subprocess
@@ -198,7 +197,7 @@ class _Negated(Store):
     """Keeps minus ten minus each value: a log-likelihood, say."""
 
     def finish(self, number, curve, results, artefacts):
-        curve = [dataclasses.replace(each, test_error=-10 - each.test_error) for each in curve]
+        curve = [each._replace(test_error=-10 - each.test_error) for each in curve]
         results = {name: -10 - value if name == "test_error" else value for name, value in results.items()}
         return super().finish(number, curve, results, artefacts)
 
@@ -289,7 +288,7 @@ class _Seldom(Store):
 
     def finish(self, number, curve, results, artefacts):
         curve = [
-            each if each.epoch % 3 == 0 or each.epoch == len(curve) else dataclasses.replace(each, test_error=None)
+            each if each.epoch % 3 == 0 or each.epoch == len(curve) else each._replace(test_error=None)
             for each in curve
         ]
         return super().finish(number, curve, results, artefacts)
@@ -527,7 +526,7 @@ def test_names_that_differ_at_their_ends_do_so_in_every_figure(tmp_path):
     for picture in pictures:
         shown = [text for text, _ in _texts(picture.draw()) if text.startswith("stochastic")]
         assert len(set(shown)) == (0 if picture.name == "noise" else 3), picture.name
-    wide = [f"{'W' * 20}{letter}" for letter in "abc"]  # cut by their width
+    wide = [f"{'W' * 30}{letter}" for letter in "abc"]
     shown = {text for text, _ in _texts(figures.pairs(analyze(_analysed(wide))).draw()) if text.startswith("W")}
     assert {text[-1] for text in shown if "…" in text} == set("abc")
 

@@ -80,7 +80,7 @@ def test_bins_of_all_runs_are_pooled(make):
 def test_what_is_drawn(make):
     _, found, pictures = make(_ways_of, methods=METHODS, runs=3)
     figure = pictures["reliability"].draw()
-    diagrams, errors = figure.axes[::2], figure.axes[1::2]
+    diagrams, errors = figure.axes[:3], figure.axes[3:]
     assert [axes.get_title(loc="left") for axes in diagrams] == ["dropout off", "Monte Carlo", "moments"]
     for axes, below, (way, methods) in zip(diagrams, errors, found.items(), strict=True):
         lines = {line.get_color(): line for line in axes.lines}

@@ -15,7 +15,7 @@ from ...store.writer import Store
 from .. import style
 from ..protocol import size_of
 from ..templating import caption
-from .drawing import SMALL, WIDTH, Array, Picture, blank, place, plain_ticks, short_names, styled
+from .drawing import SMALL, Array, Picture, plain_ticks, plots, short_names, styled
 
 Layers = Mapping[int, Mapping[str, Array]]  # counts by layer and method, the mean over runs
 
@@ -67,14 +67,10 @@ def _share(edges: Array, counts: Array, near: float) -> float:
 @styled()
 def _draw(edges: Array, layers: Layers) -> Figure:
     methods = dict.fromkeys(method for found in layers.values() for method in found)
-    columns = 2
-    key_height = 0.18 * -(-len(methods) // columns) + 0.05
-    left, height, step = 0.85, 1.65, 2.15
-    figure = blank(key_height + step * len(layers) + 0.25)
+    figure, plotted = plots(2.15 * len(layers) + 0.09 * len(methods) + 0.3, len(layers))
     reach = _reach(edges, layers)
     middle = (edges[1:] + edges[:-1]) / 2
-    for row, (layer, found) in enumerate(layers.items()):
-        axes = place(figure, left, key_height + 0.2 + row * step, WIDTH - left - 0.15, height)
+    for axes, (layer, found) in zip(plotted[:, 0], layers.items()):
         for method, counts in found.items():
             look = style.style(method)
             axes.plot(middle, np.where(counts > 0, counts, np.nan), **look.stroke, linewidth=1.4)
@@ -87,8 +83,7 @@ def _draw(edges: Array, layers: Layers) -> Figure:
     handles = [
         Line2D([], [], **style.style(method).stroke, label=name) for method, name in short_names(methods).items()
     ]
-    figure.legend(handles=handles, loc="upper center", ncols=columns, frameon=False, handlelength=3.2,
-                  bbox_to_anchor=(0.55, 1.0), borderaxespad=0.2)  # fmt: skip
+    figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False, handlelength=3.2)
     return figure
 
 

@@ -19,7 +19,7 @@ from .. import style
 from ..protocol import THE_LAB, origin, size_of
 from ..templating import caption
 from . import drawing
-from .drawing import SMALL, WIDTH, Array, Picture, blank, place, short_names, styled, text_width
+from .drawing import SMALL, Array, Picture, plots, short_names, styled
 
 _MOST_POINTS = 400  # drawn per line; a figure of 3000 epochs would be megabytes
 _MOST_BANDS = 8
@@ -106,15 +106,11 @@ def _is_positive(errors: Mapping[str, Array], epochs: Array) -> bool:
 
 @styled()
 def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], title: str) -> Figure:
-    names = short_names(errors)
-    height, left = max(2.2, 0.165 * len(errors)), 0.62
-    width = WIDTH - left - min(2.1, text_width(names.values(), SMALL) + 0.62)
-    if len(epochs) < _ENOUGH:
-        figure, shown = blank(height + 0.65), epochs
-        below = place(figure, left, 0.12, width, height)
-    else:
-        figure, shown = blank(height + _ABOVE + 1.1), epochs[epochs >= epochs[-1] / 2]
-        above = place(figure, left, 0.12, width, _ABOVE)
+    height, few = max(2.2, 0.165 * len(errors)), len(epochs) < _ENOUGH
+    heights = [height] if few else [_ABOVE, height]
+    figure, axes = plots(sum(heights) + 0.6 * len(heights), len(heights), height_ratios=heights)
+    below, shown = axes[-1, 0], epochs if few else epochs[epochs >= epochs[-1] / 2]
+    for above in axes[:-1, 0]:
         is_logarithmic = _is_positive(errors, epochs)
         above.set_yscale("log" if is_logarithmic else "linear")
         _draw_lines(above, errors, epochs, banded)
@@ -122,15 +118,14 @@ def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], t
             drawing.plain_ticks(above.yaxis)
         above.axvspan(shown[0], shown[-1], color=style.GRID, alpha=0.45, linewidth=0)
         above.set_xlim(epochs[0], epochs[-1])
-        drawing.label_y(above, title, _ABOVE)
-        below = place(figure, left, _ABOVE + 0.5, width, height)
+        above.set_ylabel(drawing.wrapped(title, _ABOVE))
     _draw_lines(below, errors, shown, banded)
     pad = 0.0 if shown[-1] > shown[0] else 0.5
     below.set(xlim=(shown[0] - pad, shown[-1] + pad), ylim=below.get_ylim(), xlabel="epoch")
     below.locator_params(axis="x", integer=True, nbins=6)
-    drawing.label_y(below, title, height)
-    _label_ends(below, names, {method: _mean(runs, shown) for method, runs in errors.items()}, height)
-    return drawing.make_room(figure)
+    below.set_ylabel(drawing.wrapped(title, height))
+    _label_ends(below, short_names(errors), {method: _mean(runs, shown) for method, runs in errors.items()}, height)
+    return figure
 
 
 def _draw_lines(axes: Axes, errors: Mapping[str, Array], epochs: Array, banded: Collection[str]) -> None:
