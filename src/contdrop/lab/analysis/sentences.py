@@ -59,6 +59,7 @@ def environment(directory: pathlib.Path, *, is_html: bool) -> jinja2.Environment
         "shown": lambda method: labels.display_name(method, longest=10_000),
         "tally": lambda found: tally(found.wins, found.ties, found.losses),
         "unbroken": _unbroken,
+        "zip": zip,
     }
     found.tests |= {
         "equivalent": is_equivalent,

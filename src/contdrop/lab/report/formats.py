@@ -45,6 +45,11 @@ class Table:
     notes: tuple[str, ...] = ()
     data: tuple[Mapping[str, Value], ...] = ()
 
+    @property
+    def numeric(self) -> list[bool]:
+        """True for each column with numbers."""
+        return [any(isinstance(row[at].value, float) for row in self.rows) for at in range(len(self.headings))]
+
     @classmethod
     def of(
         cls,
@@ -187,7 +192,7 @@ def latex(table: Table) -> str:
     Letters that neither ASCII nor this module's own list knows are left as they are: LaTeX wants a font for them.
     """
     many = len(table.headings) > 8
-    columns = "l" + "".join("r" if _is_numeric(table, at) else "l" for at in range(1, len(table.headings)))
+    columns = "l" + "".join("r" if is_numeric else "l" for is_numeric in table.numeric[1:])
     lines = [
         "% needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}",
         r"\begin{table}[htbp]",
@@ -227,10 +232,6 @@ def _latex_text(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in labels.printable(text))
 
 
-def _is_numeric(table: Table, column: int) -> bool:
-    return any(isinstance(row[column].value, int | float) for row in table.rows)
-
-
 def csv(table: Table) -> str:
     r"""Return comma-separated values as of RFC 4180, headings first, without the notes.
 
@@ -242,21 +243,18 @@ def csv(table: Table) -> str:
         >>> csv(Table("t", "", ("a", "b"), ((Cell("=1+1"), Cell("−0.33", -1 / 3)),)))
         "a,b\r\n'=1+1,-0.3333333333333333\r\n"
     """
-    buffer = io.StringIO()
-    writer = _csv.writer(buffer)
+    rows: list[Iterable[str]] = [map(no_formula, table.headings), *(map(_csv_cell, cells) for cells in table.rows)]
     if table.data:
-        writer.writerow(table.data[0])
-        for row in table.data:
-            writer.writerow(no_formula(value) if isinstance(value, str) else _plain(value) for value in row.values())
-        return buffer.getvalue()
-    writer.writerow(no_formula(heading) for heading in table.headings)
-    for cells in table.rows:
-        writer.writerow(_csv_cell(cell) for cell in cells)
+        rows = [table.data[0], *(map(_csv_value, row.values()) for row in table.data)]
+    buffer = io.StringIO()
+    _csv.writer(buffer).writerows(rows)
     return buffer.getvalue()
 
 
-def _plain(value: float | None) -> str:
+def _csv_value(value: Value) -> str:
     """Format a number in full precision; empty for one that does not exist."""
+    if isinstance(value, str):
+        return no_formula(value)
     return "" if value is None or not math.isfinite(value) else repr(value)
 
 

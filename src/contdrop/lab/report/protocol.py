@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -240,10 +241,8 @@ def _time(results: Results) -> str:
     jobs = [job for job in (*results.selection, *results.final) if job.started]
     if not jobs:
         return ""
-    seconds = sum(job.seconds for job in jobs)
-    first = min(job.started or 0 for job in jobs)
-    last = max(job.ended or job.started or 0 for job in jobs)
-    return f"{_duration(seconds)} of training, between {moment(first)} and {moment(last)}"
+    first, last = min(job.started or 0 for job in jobs), max(job.ended or job.started or 0 for job in jobs)
+    return f"{_duration(sum(job.seconds for job in jobs))} of training, between {moment(first)} and {moment(last)}"
 
 
 def _duration(seconds: float) -> str:
@@ -263,10 +262,6 @@ def _ranges(runs: Sequence[int]) -> str:
     >>> _ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'
     """
-    parts: list[list[int]] = []
-    for run in sorted(runs):
-        if parts and run == parts[-1][-1] + 1:
-            parts[-1].append(run)
-        else:
-            parts.append([run])
+    groups = itertools.groupby(enumerate(sorted(runs)), lambda place: place[1] - place[0])
+    parts = [[run for _, run in group] for _, group in groups]
     return ", ".join(f"{part[0]}" if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

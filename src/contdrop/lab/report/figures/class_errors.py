@@ -21,7 +21,7 @@ from .. import style
 from ..formats import NONE
 from ..protocol import size_of
 from ..templating import caption
-from .drawing import TINY, Array, Picture, plots, short_names, styled
+from .drawing import TINY, Array, Picture, laid_out, plots, short_names, styled
 
 Shares = Mapping[str, Array]
 _MOST_CLASSES = 20
@@ -126,7 +126,7 @@ def _draw_classes(
         text(x, -0.15, heading, va="bottom", fontsize=_SMALLEST, color=style.FAINT)
         for row, method in enumerate(errors):
             text(x, row + 0.5, str(counts.get(method, NONE)), va="center_baseline", fontsize=TINY)
-    return figure
+    return laid_out(figure)
 
 
 def _write_errors(axes: Axes, table: Array, size: float) -> None:
@@ -190,4 +190,4 @@ def _draw_confusion(mistakes: Shares, names: Sequence[str]) -> Figure:
                             anchor=(0.0, 0.5))  # fmt: skip
     scale.set_ticks([0, 1], labels=["0", f"{largest:.2g} %"], fontsize=_SMALLEST)
     scale.outline.set_edgecolor(style.GRID)
-    return figure
+    return laid_out(figure)

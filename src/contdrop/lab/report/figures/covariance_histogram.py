@@ -15,7 +15,7 @@ from ...store.writer import Store
 from .. import style
 from ..protocol import size_of
 from ..templating import caption
-from .drawing import SMALL, Array, Picture, plain_ticks, plots, short_names, styled
+from .drawing import SMALL, Array, Picture, laid_out, plain_ticks, plots, short_names, styled
 
 Layers = Mapping[int, Mapping[str, Array]]  # counts by layer and method, the mean over runs
 
@@ -84,7 +84,7 @@ def _draw(edges: Array, layers: Layers) -> Figure:
         Line2D([], [], **style.style(method).stroke, label=name) for method, name in short_names(methods).items()
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False, handlelength=3.2)
-    return figure
+    return laid_out(figure)
 
 
 def _reach(edges: Array, layers: Layers) -> float:

@@ -19,7 +19,7 @@ from .. import style
 from ..protocol import THE_LAB, origin, size_of
 from ..templating import caption
 from . import drawing
-from .drawing import SMALL, Array, Picture, plots, short_names, styled
+from .drawing import SMALL, Array, Picture, laid_out, plots, short_names, styled
 
 _MOST_POINTS = 400  # drawn per line; a figure of 3000 epochs would be megabytes
 _MOST_BANDS = 8
@@ -125,7 +125,7 @@ def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], t
     below.locator_params(axis="x", integer=True, nbins=6)
     below.set_ylabel(drawing.wrapped(title, height))
     _label_ends(below, short_names(errors), {method: _mean(runs, shown) for method, runs in errors.items()}, height)
-    return figure
+    return laid_out(figure)
 
 
 def _draw_lines(axes: Axes, errors: Mapping[str, Array], epochs: Array, banded: Collection[str]) -> None:

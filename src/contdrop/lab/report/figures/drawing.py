@@ -24,6 +24,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.textpath import TextToPath
 
 from ...._files import replacing
@@ -163,9 +164,15 @@ def blank(height: float, width: float = WIDTH) -> Figure:
 
 
 def plots(height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """Return a figure with plots that leave room for the texts around them, and the plots as a matrix."""
-    figure = _Shown(figsize=(WIDTH, height), layout="constrained")
+    """Return a figure with plots, for :func:`laid_out`, and the plots as a matrix."""
+    figure = blank(height)
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def laid_out(figure: Figure) -> Figure:
+    """Make room for the texts around the plots: once, not at every draw as the figure itself would."""
+    ConstrainedLayoutEngine().execute(figure)
+    return figure
 
 
 def place(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:

@@ -17,7 +17,7 @@ from .. import style
 from ..protocol import ELSEWHERE, OWN_LOOP, THE_LAB, origin, size_of
 from ..templating import caption
 from . import drawing
-from .drawing import TINY, Picture, plots, short_names, styled
+from .drawing import TINY, Picture, laid_out, plots, short_names, styled
 
 _SHORT = 12  # characters of a name above the differences
 _ROW = 0.36  # height of a row, in inches
@@ -73,7 +73,7 @@ def _draw(
         shown = axes.xaxis.get_major_formatter().format_ticks(axes.get_xticks())
         if max(map(len, shown)) > _DIGITS:
             axes.locator_params(axis="x", nbins=2)
-    return figure
+    return laid_out(figure)
 
 
 def _name_sides(axes: Axes, reference: str, measure: Measure) -> None:

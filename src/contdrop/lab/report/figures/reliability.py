@@ -19,7 +19,7 @@ from ...training.metric_values import WAYS
 from .. import style
 from ..protocol import size_of
 from ..templating import caption
-from .drawing import SMALL, TINY, Array, Picture, deviation, label_rows, plots, short_names, styled
+from .drawing import SMALL, TINY, Array, Picture, deviation, label_rows, laid_out, plots, short_names, styled
 
 _ENOUGH = 10  # examples of a bin, all runs together; the share of fewer says nothing
 
@@ -97,7 +97,7 @@ def _draw(measured: Calibrations) -> Figure:
         below.set_xlim(0, max(reach, 1e-3))
     label_rows(plotted[1, 0], list(names.values()), 0.6, 0.6)
     plotted[0, 0].set_ylabel("share correct", fontsize=SMALL)
-    return figure
+    return laid_out(figure)
 
 
 def _draw_diagram(axes: Axes, found: Mapping[str, Calibration], way: str) -> None:

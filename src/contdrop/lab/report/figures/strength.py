@@ -21,7 +21,7 @@ from .. import style
 from ..protocol import size_of
 from ..templating import caption
 from . import drawing
-from .drawing import SMALL, TINY, Picture, bars, mean, plots, short_names, styled
+from .drawing import SMALL, TINY, Picture, bars, laid_out, mean, plots, short_names, styled
 
 Values = Mapping[str, Sequence[float]]  # of the runs of each method
 _ENOUGH = 3  # widths, strengths: two of them are no curve
@@ -74,7 +74,7 @@ def _draw_sweep(
     for method, y in zip(others, drawing.name_heights(axes, means, height)):
         axes.text(1.02, y, names[method], color=style.style(method).colour, fontsize=SMALL, va="center_baseline",
                   transform=axes.transAxes)  # fmt: skip
-    return figure
+    return laid_out(figure)
 
 
 def _draw_widths(axes: Axes, errors: Values, widths: Mapping[str, float]) -> None:
@@ -146,7 +146,7 @@ def _draw_certificates(found: Sequence[Any]) -> Figure:
     unique = dict(zip(names, handles))
     figure.legend(unique.values(), unique.keys(), loc="outside upper center", ncols=4, fontsize=SMALL, frameon=False,
                   handletextpad=0.2, columnspacing=0.9)  # fmt: skip
-    return figure
+    return laid_out(figure)
 
 
 def _draw_bounds(axes: Axes, found: Sequence[Any]) -> None:
@@ -255,7 +255,7 @@ def _draw_noise(errors: Values, strengths: Mapping[str, float], title: str) -> F
     handles = [Line2D([], [], **style.style(family).dots, markersize=6, label=names[family]) for family in order]
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, handletextpad=0.2,
                 labelspacing=0.6)  # fmt: skip
-    return figure
+    return laid_out(figure)
 
 
 def _families(strengths: Mapping[str, float]) -> dict[str, list[str]]:
