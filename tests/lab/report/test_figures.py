@@ -175,134 +175,111 @@ def _floats(values):
     return np.asarray(values, dtype=float)
 
 
-def test_curves_are_means_with_bands_of_a_standard_deviation(tmp_path):
-    with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=5, epochs=12)) as store:
-        (results,) = collect_all(store)
-        errors = np.array([[e.test_error for e in store.epochs(job.id)] for job in results.finished
-                           if job.method == "gaussian"])  # fmt: skip
-        (picture,) = (each for each in figures.figures(store, analyze(results)) if each.name == "curves")
-    whole, half = picture.draw().axes
-    colour = style.style("gaussian").colour
-    x, y = _line(whole, colour, at_least=12)
-    np.testing.assert_allclose(x, range(1, 13))
-    np.testing.assert_allclose(y, errors.mean(axis=0))
-    _, band = half.collections
+@pytest.fixture
+def curves(tmp_path, monkeypatch):
+    """Makes a store with two methods; returns the picture, the plots, and a method's test values by run and epoch."""
+
+    def make(change=None, **options):
+        class Changed(Store):
+            def finish(self, number, curve, results, artefacts):
+                if change is _negated:
+                    results = {**results, "test_error": -10 - results["test_error"]}
+                return super().finish(number, change(number, curve), results, artefacts)
+
+        if change is not None:
+            monkeypatch.setattr(stores, "Store", Changed)
+        with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), **options)) as store:
+            (results,) = collect_all(store)
+            values = [[e.test_error for e in store.epochs(job.id)] for job in results.by_method["gaussian"]]
+            found = [each for each in figures.figures(store, analyze(results)) if each.name == "curves"]
+        return (found[0], found[0].draw().axes, values) if found else (None, [], values)
+
+    return make
+
+
+def _negated(number, curve):
+    """Minus ten minus each value: a log-likelihood, say."""
+    return [each._replace(test_error=-10 - each.test_error) for each in curve]
+
+
+def _stopped(number, curve):
+    """The curve of each job up to another epoch, the first one after three."""
+    return curve[: 2 + number]
+
+
+def _seldom(number, curve):
+    """Test values after every third epoch and after the last one only."""
+    return [e if e.epoch % 3 == 0 or e.epoch == len(curve) else e._replace(test_error=None) for e in curve]
+
+
+def _check_band(band, epoch, values):
+    """The band around the last values is of a standard deviation."""
     corners = band.get_paths()[0].vertices
-    low, high = corners[corners[:, 0] == 12][:, 1].min(), corners[corners[:, 0] == 12][:, 1].max()
-    np.testing.assert_allclose([low, high], errors[:, -1].mean() + np.array([-1, 1]) * errors[:, -1].std(ddof=1))
+    ends = corners[corners[:, 0] == epoch][:, 1]
+    spread = np.array([-1, 1]) * np.std(values, ddof=1)
+    np.testing.assert_allclose([ends.min(), ends.max()], np.mean(values) + spread)
+
+
+def test_curves_are_means_with_bands_of_a_standard_deviation(curves):
+    picture, (whole, half), values = curves(runs=5, epochs=12)
+    x, y = _line(whole, style.style("gaussian").colour, at_least=12)
+    np.testing.assert_allclose(x, range(1, 13))
+    np.testing.assert_allclose(y, np.mean(values, axis=0))
+    _check_band(half.collections[1], 12, np.array(values)[:, -1])
     assert half.get_xlim() == (6, 12)
-
-
-class _Negated(Store):
-    """Keeps minus ten minus each value: a log-likelihood, say."""
-
-    def finish(self, number, curve, results, artefacts):
-        curve = [each._replace(test_error=-10 - each.test_error) for each in curve]
-        results = {name: -10 - value if name == "test_error" else value for name, value in results.items()}
-        return super().finish(number, curve, results, artefacts)
+    assert "5 runs of 12 epochs each" in picture.caption
+    assert "stopped early" not in picture.caption
 
 
 @pytest.mark.parametrize("epochs", [5, 12])
-def test_curves_of_negative_values_have_their_bands_and_no_logarithm(tmp_path, monkeypatch, epochs):
-    monkeypatch.setattr(stores, "Store", _Negated)
+def test_curves_of_negative_values_have_their_bands_and_no_logarithm(curves, epochs):
     metric = {"name": "evidence lower bound", "unit": "nats", "better": "higher"}
-    path = stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=5, epochs=epochs, metric=metric)
-    with Store(path) as store:
-        (results,) = collect_all(store)
-        values = np.array([[e.test_error for e in store.epochs(job.id)] for job in results.finished
-                           if job.method == "gaussian"])  # fmt: skip
-        (picture,) = (each for each in figures.figures(store, analyze(results)) if each.name == "curves")
+    picture, plots, values = curves(_negated, runs=5, epochs=epochs, metric=metric)
     assert "logarithmic" not in picture.caption
     assert ("Above: all of training. Below: its second half." in picture.caption) == (epochs == 12)
-    for axes in picture.draw().axes:
+    for axes in plots:
         assert axes.get_yscale() == "linear"
         assert axes.get_ylim()[1] < -10
-        corners = axes.collections[-1].get_paths()[0].vertices
-        ends = corners[corners[:, 0] == epochs][:, 1]
-        spread = np.array([-1, 1]) * values[:, -1].std(ddof=1)
-        np.testing.assert_allclose([ends.min(), ends.max()], values[:, -1].mean() + spread)
+        _check_band(axes.collections[-1], epochs, np.array(values)[:, -1])
     _check_texts(picture.draw())
 
 
-def test_a_band_is_cut_on_the_logarithmic_axis_alone(tmp_path):
+def test_a_band_is_cut_on_the_logarithmic_axis_alone(curves):
     levels = {"gaussian": 0.3, "none": 9.0}  # of which runs are as far apart as from 0
-    options = {"methods": ("none", "gaussian"), "runs": 5, "epochs": 12, "levels": levels, "noise": 2.0, "seed": 5}
-    with Store(stores.make_store(tmp_path / "s.db", **options)) as store:
-        (results,) = collect_all(store)
-        (picture,) = (each for each in figures.figures(store, analyze(results)) if each.name == "curves")
-    whole, half = picture.draw().axes
+    picture, (whole, half), _ = curves(runs=5, epochs=12, levels=levels, noise=2.0, seed=5)
     assert (whole.get_yscale(), half.get_yscale()) == ("log", "linear")
     assert "on a logarithmic axis" in picture.caption
     lowest = [axes.collections[1].get_paths()[0].vertices[:, 1].min() for axes in (whole, half)]
     assert lowest[1] < 0 < lowest[0]
 
 
-def test_long_training_is_thinned_and_says_so(tmp_path):
-    with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=1, epochs=1000)) as store:
-        (results,) = collect_all(store)
-        (picture,) = (each for each in figures.figures(store, analyze(results)) if each.name == "curves")
-    x, _ = _line(picture.draw().axes[0], style.style("none").colour)
+def test_long_training_is_thinned_and_says_so(curves):
+    picture, plots, _ = curves(runs=1, epochs=1000)
+    x, _ = _line(plots[0], style.style("none").colour)
     assert (len(x), x[0], x[-1]) == (400, 1, 1000)
     assert "400 of 1,000 epochs are drawn" in picture.caption
 
 
-class _Stopped(Store):
-    """Ends the curve of each job at another epoch, the first one after three."""
-
-    def finish(self, number, curve, results, artefacts):
-        return super().finish(number, curve[: 2 + number], results, artefacts)
-
-
-def _curves(path, **options):
-    """Results of two methods, the test values of one by epoch, and the picture."""
-    with Store(stores.make_store(path, methods=("none", "gaussian"), **options)) as store:
-        (results,) = collect_all(store)
-        jobs = [job for job in results.finished if job.method == "gaussian"]
-        values = [[each.test_error for each in store.epochs(job.id)] for job in jobs]
-        found = [each for each in figures.figures(store, analyze(results)) if each.name == "curves"]
-    return results, values, found[0] if found else None
-
-
-def test_runs_that_stopped_early_keep_their_last_value(tmp_path, monkeypatch):
-    monkeypatch.setattr(stores, "Store", _Stopped)
-    results, values, picture = _curves(tmp_path / "s.db", runs=5, epochs=20)
+def test_runs_that_stopped_early_keep_their_last_value(curves):
+    picture, plots, values = curves(_stopped, runs=5, epochs=20)
     assert [len(curve) for curve in values] == [4, 6, 8, 10, 12]
     kept = np.array([curve + curve[-1:] * (12 - len(curve)) for curve in values])
-    x, y = _line(picture.draw().axes[0], style.style("gaussian").colour, at_least=12)
+    x, y = _line(plots[0], style.style("gaussian").colour, at_least=12)
     np.testing.assert_allclose(x, range(1, 13))
     np.testing.assert_allclose(y, kept.mean(axis=0))
     assert "5 runs of up to 20 epochs each" in picture.caption
     assert "Runs that stopped early keep their last value." in picture.caption
     assert "over 12 epochs for 2 methods" in picture.alt
-    assert results.measure.value(kept[:, -1].mean()) in picture.alt
-
-
-def test_runs_of_full_length_say_nothing_of_stopping(tmp_path):
-    _, _, picture = _curves(tmp_path / "s.db", runs=2, epochs=4)
-    assert "2 runs of 4 epochs each" in picture.caption
-    assert "stopped early" not in picture.caption
-
-
-class _Seldom(Store):
-    """Has test values after every third epoch and after the last one only."""
-
-    def finish(self, number, curve, results, artefacts):
-        curve = [
-            each if each.epoch % 3 == 0 or each.epoch == len(curve) else each._replace(test_error=None)
-            for each in curve
-        ]
-        return super().finish(number, curve, results, artefacts)
+    assert f"{kept[:, -1].mean():.2f} %" in picture.alt
 
 
 @pytest.mark.parametrize(("epochs", "plots"), [(2, 0), (10, 1), (40, 2), (2000, 2)])
-def test_curves_go_through_the_epochs_that_were_evaluated(tmp_path, monkeypatch, epochs, plots):
-    monkeypatch.setattr(stores, "Store", _Seldom)
-    _, values, picture = _curves(tmp_path / "s.db", runs=2, epochs=epochs)
+def test_curves_go_through_the_epochs_that_were_evaluated(curves, epochs, plots):
+    picture, axes, values = curves(_seldom, runs=2, epochs=epochs)
+    assert len(axes) == plots
     if not plots:
         assert picture is None  # of one point there is no curve
         return
-    axes = picture.draw().axes
-    assert len(axes) == plots
     x, y = _line(axes[0], style.style("gaussian").colour)
     evaluated = [epoch for epoch in range(1, epochs + 1) if epoch % 3 == 0 or epoch == epochs]
     assert set(x) <= set(evaluated)
