@@ -14,7 +14,7 @@ import markupsafe
 from ..._text import plural, visible
 from ..study import labels
 from .comparisons import includes_zero, is_equivalent, is_known, wilcoxon_rejects
-from .metric_format import all_of, capital, mean_of, moment, names, ordinal, probability, tally
+from .metric_format import capital, mean_of, moment, names, ordinal, probability, tally
 
 _VERDICT = pathlib.Path(__file__).parent / "templates" / "verdict.txt"
 
@@ -45,7 +45,6 @@ def environment(directory: pathlib.Path, *, is_html: bool) -> jinja2.Environment
         finalize=_without_control if is_html else _on_one_line,
     )
     found.filters |= {
-        "all_of": all_of,
         "called": lambda method, longest=60: labels.name_in_text(method, longest=longest),
         "capital": capital,
         "listed": listed,

@@ -86,7 +86,7 @@ def protocol(results: Results) -> Entries:
         counts=", ".join(counts),
         candidates=_candidates(results),
         shared=sorted({name for job in results.finished for name in job.fingerprints}),
-        noise={job.method: _noise(job) for job in results.finished},
+        noise={job.method: job.results for job in results.finished},
         versions=_distinct([job.versions for job in jobs]),
         machines=_distinct([job.machine for job in jobs]),
         time=_time(results),
@@ -112,15 +112,6 @@ def _candidates(results: Results) -> dict[str, str]:
     return waiting | {
         label: f"{in_full(each.variant) if each.variant else 'nothing'} ({each.reason})" for label, each in made.items()
     }
-
-
-def _noise(job: JobRecord) -> str:
-    """Describe mean and strength of a method's mask."""
-    mean, strength = job.results.get("mean"), job.results.get("relative_variance")
-    if strength is None:
-        names = {labels.ORIGINAL: "as the model has it", labels.OWN: "as the study has it"}
-        return names.get(labels.split(job.method).name, "differs from unit to unit")
-    return f"{'no mean recorded' if mean is None else f'mean {mean:.3g}'}, relative variance {strength:.3f}"
 
 
 def tally(results: Results) -> list[tuple[int, str]]:
