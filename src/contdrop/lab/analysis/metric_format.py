@@ -185,6 +185,11 @@ class Measure:
             return " percentage points"
         return f" {self.unit}" if self.unit else ""
 
+    @property
+    def in_unit(self) -> str:
+        """Unit of a difference behind its name; empty where values have no unit."""
+        return f", in{self.gap_unit}" if self.gap_unit else ""
+
     def amount(self, gap: float) -> str:
         """Format a difference without its unit: two or more decimals of percentages, else three digits.
 

@@ -75,11 +75,12 @@ def write(
             files = PageFiles(out, drawing.FORMATS if slow else _FAST_FORMATS, pool)
             content = _content(store, analyses, files, data_dir)
             files.embed()
+            titles = [each["title"] for each in content["experiments"]]
             page = templating.render_page(
                 "page",
                 f"{files.inline.rules()}\n{templating.dark_colours(files.inline.colours)}",
                 **content,
-                title=_title([each["title"] for each in content["experiments"]]),
+                title=titles[0] if len(titles) == 1 else f"{len(titles)} experiments" if titles else "Nothing yet",
                 as_of=_last_change(analyses),
                 store=labels.printable(store_path.name),
                 refresh=refresh,
@@ -97,12 +98,6 @@ def write(
         tuple(each.verdict for each in analyses),
         sum(len(each.results.failed) for each in analyses),
     )
-
-
-def _title(titles: Sequence[str]) -> str:
-    if len(titles) > 1:
-        return f"{len(titles)} experiments"
-    return titles[0] if titles else "Nothing yet"
 
 
 def _last_change(analyses: Sequence[Analysis]) -> str:
@@ -177,7 +172,7 @@ def heading(analysis: Analysis) -> dict[str, Any]:
         "verdict": analysis.verdict,
         "reference": reference,
         "metric": capital(measure.name),
-        "unit": f", in{measure.gap_unit}" if measure.gap_unit else "",
+        "unit": measure.in_unit,
         "sign": capital(measure.sign_rule(reference)),
         "forest": forest(analysis.comparisons, measure),
     }

@@ -44,9 +44,10 @@ def covariances(store: Store, results: Results) -> Picture | None:
     if isinstance(what, Mapping) and {"inputs", "repeats"} <= set(what):
         measured = f"{what['inputs']} validation images, each passed {what['repeats']:,} times"
     near = float(edges[-1]) / 20
+    inside = abs(edges[1:] + edges[:-1]) / 2 <= near
     shares = [
         f"Layer {layer}, share of pairs within ±{near:.2g}: "
-        + listed({method: f"{_share(edges, each, near):.1f} %" for method, each in methods.items()})
+        + listed({method: f"{100 * each[inside].sum() / max(each.sum(), 1):.1f} %" for method, each in methods.items()})
         for layer, methods in layers.items()
     ]
     return Picture(
@@ -58,17 +59,13 @@ def covariances(store: Store, results: Results) -> Picture | None:
     )
 
 
-def _share(edges: Array, counts: Array, near: float) -> float:
-    """Return the percentage of pairs in bins whose middle is so near to 0."""
-    middle = (edges[1:] + edges[:-1]) / 2
-    return 100 * float(counts[abs(middle) <= near].sum()) / max(float(counts.sum()), 1.0)
-
-
 @styled()
 def _draw(edges: Array, layers: Layers) -> Figure:
     methods = dict.fromkeys(method for found in layers.values() for method in found)
     figure, plotted = plots(2.15 * len(layers) + 0.09 * len(methods) + 0.3, len(layers))
-    reach = _reach(edges, layers)
+    seen = np.any([counts > 0 for found in layers.values() for counts in found.values()], axis=0)
+    ends = np.abs([edges[:-1][seen], edges[1:][seen]])
+    reach = float(ends.max()) * 1.04 if ends.size else float(edges[-1])  # the largest distance from 0 to be seen
     middle = (edges[1:] + edges[:-1]) / 2
     for axes, (layer, found) in zip(plotted[:, 0], layers.items()):
         for method, counts in found.items():
@@ -85,10 +82,3 @@ def _draw(edges: Array, layers: Layers) -> Figure:
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False, handlelength=3.2)
     return laid_out(figure)
-
-
-def _reach(edges: Array, layers: Layers) -> float:
-    """Return the largest distance from 0 that is visible."""
-    seen = np.any([counts > 0 for found in layers.values() for counts in found.values()], axis=0)
-    ends = np.abs([edges[:-1][seen], edges[1:][seen]])
-    return float(ends.max()) * 1.04 if ends.size else float(edges[-1])

@@ -35,7 +35,8 @@ def curves(store: Store, results: Results) -> Picture | None:
     epochs = _epochs(errors)
     if epochs.size < 2:
         return None
-    drawn = _thinned(epochs)
+    places = np.linspace(0, len(epochs) - 1, min(len(epochs), _MOST_POINTS)).round().astype(np.int64)
+    drawn = epochs[places]  # the first and the last among them
     # Bands of more methods hide each other and everything else.
     banded = tuple(errors) if len(errors) <= _MOST_BANDS else (results.reference,)
     bands = "Bands" if len(banded) == len(errors) else f"The band, of {labels.name_in_text(results.reference)} alone"
@@ -91,12 +92,6 @@ def _mean(runs: Array, epochs: Array) -> tuple[Array, Array, Array]:
     whole = np.isfinite(values).all(axis=0)
     kept = values[:, whole]
     return epochs[whole], kept.mean(axis=0), kept.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(kept.shape[1])
-
-
-def _thinned(epochs: Array) -> Array:
-    """Return the points to draw, the first and the last among them."""
-    places = np.linspace(0, len(epochs) - 1, min(len(epochs), _MOST_POINTS)).round().astype(np.int64)
-    return np.array(epochs[places])
 
 
 def _is_positive(errors: Mapping[str, Array], epochs: Array) -> bool:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -95,21 +94,15 @@ def _draw_widths(axes: Axes, errors: Values, widths: Mapping[str, float]) -> Non
 
 
 def _add_variance_axis(axes: Axes, largest: float) -> None:
-    above = axes.secondary_xaxis("top", functions=(_square, _root))
+    # The axis begins a little left of 0, where both functions are to be monotonic too.
+    above = axes.secondary_xaxis(
+        "top", functions=(lambda sd: np.sign(sd) * np.square(sd), lambda v: np.sign(v) * np.sqrt(np.abs(v)))
+    )
     above.set_xlabel("variance σ²")
     step = next((step for step in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if largest / step <= 6), largest / 4)
     shown = np.arange(0, largest * 1.06, step)
     above.set_xticks(shown, labels=[f"{tick:g}" for tick in shown.round(3)])
     above.spines["top"].set_visible(True)
-
-
-# The axis begins a little left of 0, where both are to be monotonic too.
-def _square(sigma: npt.ArrayLike) -> npt.ArrayLike:
-    return np.sign(sigma) * np.square(sigma)
-
-
-def _root(variance: npt.ArrayLike) -> npt.ArrayLike:
-    return np.sign(variance) * np.sqrt(np.abs(variance))
 
 
 _KINDS = (
