@@ -155,21 +155,19 @@ def markdown(table: Table) -> str:
     def row(cells: Iterable[str]) -> str:
         return f"| {' | '.join(cells)} |"
 
+    def bold(cell: Cell) -> str:
+        text = _markdown_text(cell.text)
+        return f"**{text}**" if cell.bold and text else text
+
     lines = [
         f"**{_markdown_text(table.title)}**",
         "",
         row(_markdown_text(heading) or " " for heading in table.headings),
         row("---" for _ in table.headings),
-        *(row(_markdown_cell(cell) for cell in cells) for cells in table.rows),
+        *(row(map(bold, cells)) for cells in table.rows),
+        *(f"\n{_markdown_text(note)}" for note in table.notes),
     ]
-    for note in table.notes:
-        lines += ["", _markdown_text(note)]
     return "\n".join(lines) + "\n"
-
-
-def _markdown_cell(cell: Cell) -> str:
-    text = _markdown_text(cell.text)
-    return f"**{text}**" if cell.bold and text else text
 
 
 def _markdown_text(text: str) -> str:
@@ -201,17 +199,15 @@ def latex(table: Table) -> str:
         rf"\caption{{{_latex_text(table.title)}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
-        _latex_row(_latex_text(heading) for heading in table.headings),
+        _latex_row(map(_latex_text, table.headings)),
         r"\midrule",
-        *(_latex_row(_latex_cell(cell) for cell in cells) for cells in table.rows),
+        *(_latex_row(map(_latex_cell, cells)) for cells in table.rows),
         r"\bottomrule",
         r"\end{tabular}",
     ]
-    if table.notes:
-        # In a box as wide as the column, for a table may be narrower than its notes.
+    if table.notes:  # in a box as wide as the column, for a table may be narrower than its notes
         lines += [r"\par\smallskip", r"\parbox{\linewidth}{\footnotesize"]
-        lines += [_latex_text(note) + r"\par" for note in table.notes]
-        lines.append("}")
+        lines += [*(_latex_text(note) + r"\par" for note in table.notes), "}"]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 

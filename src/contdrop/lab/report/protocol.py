@@ -84,12 +84,11 @@ def protocol(results: Results) -> Entries:
         finished=min(map(len, results.errors().values()), default=0),
         plans=amendments.plans(results.protocol.description),
         counts=", ".join(counts),
-        candidates=_candidates(results),
         shared=sorted({name for job in results.finished for name in job.fingerprints}),
-        noise={job.method: job.results for job in results.finished},
         versions=_distinct([job.versions for job in jobs]),
         machines=_distinct([job.machine for job in jobs]),
         time=_time(results),
+        in_full=in_full,
         plain=plain,
         at_most=functools.partial(at_most, results),
     ):
@@ -98,20 +97,6 @@ def protocol(results: Results) -> Entries:
         elif text := line[2:]:
             found[-1][1].append(text)
     return [(term, about) for term, about in found if about]
-
-
-def _candidates(results: Results) -> dict[str, str]:
-    """Return what was selected for each method."""
-    candidates = (results.protocol.configuration.get("selection") or {}).get("candidates") or {}
-    waiting = {
-        label: f"not decided yet, out of {plural(len(variants), 'candidate')}"
-        for label, variants in candidates.items()
-        if label in results.methods or label in results.selections
-    }
-    made = {label: results.selections[label] for label in waiting if label in results.selections}
-    return waiting | {
-        label: f"{in_full(each.variant) if each.variant else 'nothing'} ({each.reason})" for label, each in made.items()
-    }
 
 
 def tally(results: Results) -> list[tuple[int, str]]:
