@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import UserError
-from ..analysis.comparisons import BETTER, OUTCOME_WORDS, WORSE, outcome_of
+from ..analysis.comparisons import OUTCOME_WORDS, outcome_of
 from ..analysis.metric_format import Measure, capital, moment
 from ..analysis.verdict import Analysis, Verdict, analyze
 from ..extensions import extension
@@ -84,7 +84,6 @@ def write(
                 as_of=_last_change(analyses),
                 store=labels.printable(store_path.name),
                 refresh=refresh,
-                words=OUTCOME_WORDS,
             )
             write_text(out / templating.INDEX, page)
         except OSError as error:
@@ -149,7 +148,6 @@ def _experiment(store: Store, analysis: Analysis, files: PageFiles) -> dict[str,
         **heading(analysis),
         "paper": record.description.get("paper") or "",
         "size": protocol.size(results),
-        "chip": chip(analysis.verdict),
         "tables": [files.table(table, *prefix) for table in evidence if table],
         "pictures": [files.picture(picture, *prefix) for picture in figures.figures(store, analysis)],
         "selections": files.table(selections, *prefix) if selections else None,
@@ -170,20 +168,13 @@ def heading(analysis: Analysis) -> dict[str, Any]:
         "name": labels.printable(results.protocol.experiment),
         "title": protocol.title_of(results),
         "verdict": analysis.verdict,
+        "words": OUTCOME_WORDS,
         "reference": reference,
         "metric": capital(measure.name),
         "unit": measure.in_unit,
         "sign": capital(measure.sign_rule(reference)),
         "forest": forest(analysis.comparisons, measure),
     }
-
-
-def chip(found: Verdict) -> str:
-    """Return the verdict in a few words."""
-    if found.outcome in (BETTER, WORSE):
-        outcomes = list(found.outcomes.values())
-        return f"{OUTCOME_WORDS[found.outcome]} than {outcomes.count(found.outcome)} of {len(outcomes)}"
-    return OUTCOME_WORDS.get(found.outcome, "no verdict" if found.outcome == "none" else found.outcome)
 
 
 def forest(comparisons: Mapping[str, Comparison], measure: Measure) -> dict[str, Any] | None:
