@@ -47,37 +47,30 @@ CASES = {
 }
 
 
+def _made(path, **options):
+    """The results of a new store, and their pictures by name."""
+    with Store(stores.make_store(path, **options)) as store:
+        (results,) = collect_all(store)
+        return results, {picture.name: picture for picture in figures.figures(store, analyze(results))}
+
+
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
     """By name the results and the pictures of each case."""
     directory = tmp_path_factory.mktemp("stores")
-    found = {}
-    for name, options in CASES.items():
-        with Store(stores.make_store(directory / f"{name}.db", **options)) as store:
-            (results,) = collect_all(store)
-            found[name] = results, {picture.name: picture for picture in figures.figures(store, analyze(results))}
-    return found
+    return {name: _made(directory / f"{name}.db", **options) for name, options in CASES.items()}
 
 
-def test_figures_are_those_that_apply(cases):
-    usual = ["pairs", "noise", "curves", "covariances", "classes", "confusion"]
-    assert list(cases["eight"][1]) == usual
-    assert list(cases["one run"][1]) == ["pairs", "noise", "curves", "classes", "confusion"]
-    assert list(cases["two"][1]) == ["pairs", "curves", "covariances", "classes", "confusion"]
-    assert list(cases["sweep"][1]) == ["pairs", "sweep", "noise", "curves", "classes"]
-
-
-def test_captions_state_runs_epochs_and_preset_and_what_bands_are(cases):
-    for _, pictures in cases.values():
+def test_pictures_and_their_words(cases, snapshot):
+    """Which figures apply to each case, with captions and text alternatives."""
+    parts = []
+    for name, (_, pictures) in cases.items():
+        parts += [f"## {name}", ""]
         for picture in pictures.values():
-            assert picture.title
             assert picture.alt.endswith(".")
             assert "preset “quick”" in picture.caption, picture.name
-    assert "4 runs of 12 epochs" in cases["eight"][1]["curves"].caption
-    assert "± 1 standard deviation over runs" in cases["eight"][1]["curves"].caption
-    assert "standard deviation" not in cases["one run"][1]["curves"].caption
-    assert "95 %" not in cases["one run"][1]["pairs"].caption
-    assert "2 to 3 runs of 8 epochs" in cases["odd"][1]["pairs"].caption
+            parts += [f"{picture.name}: {picture.title}", f"- {picture.caption}", f"- {picture.alt}", ""]
+    snapshot("pictures", "\n".join(parts))
 
 
 def _texts(figure):
@@ -153,9 +146,8 @@ def test_user_settings_change_nothing_and_are_left_alone(cases, tmp_path):
 
 
 def test_names_in_scripts_that_the_font_lacks_do_not_warn(tmp_path):
-    with Store(stores.make_store(tmp_path / "s.db", methods=("方法", "😀\x00\n", "gaussian"), runs=2)) as store:
-        pictures = figures.figures(store, analyze(collect_all(store)[0]))
-    for picture in pictures:
+    _, pictures = _made(tmp_path / "s.db", methods=("方法", "😀\x00\n", "gaussian"), runs=2)
+    for picture in pictures.values():
         svg, _ = figures.save(picture.draw(), tmp_path, picture.name, ("svg", "png"))
         ElementTree.fromstring(svg.read_text())
 
@@ -342,9 +334,7 @@ def test_sweep_has_both_readings_over_the_standard_deviation_and_bernoulli_as_a_
     ],
 )
 def test_noise_plot_calls_only_what_has_the_same_mean_and_strength_a_control(tmp_path, mean, said):
-    methods = ("bernoulli", "gaussian", "bernoulli-matched")
-    with Store(stores.make_store(tmp_path / "s.db", methods=methods, runs=2)) as store:
-        (results,) = collect_all(store)
+    results, _ = _made(tmp_path / "s.db", methods=("bernoulli", "gaussian", "bernoulli-matched"), runs=2)
     for job in results.finished:
         if mean is not None:
             job.results["mean"] = mean if job.method == "bernoulli-matched" else 0.5
@@ -413,9 +403,7 @@ def test_matrices_of_many_classes_are_not_made(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("dataset", "first"), [("cifar-10", "airplane"), ("", "0")])
 def test_classes_are_those_of_the_data_and_not_of_the_experiments_name(tmp_path, dataset, first):
-    path = stores.make_store(tmp_path / "s.db", experiment="cifar-10", dataset=dataset, runs=2, epochs=1, images=50)
-    with Store(path) as store:
-        (results,) = collect_all(store)
+    results, _ = _made(tmp_path / "s.db", experiment="cifar-10", dataset=dataset, runs=2, epochs=1, images=50)
     assert class_errors._class_names(results, 10)[0] == first
 
 
@@ -491,9 +479,8 @@ def test_no_two_short_names_are_alike(names):
 
 
 def test_names_that_differ_at_their_ends_do_so_in_every_figure(tmp_path):
-    with Store(stores.make_store(tmp_path / "s.db", methods=(*DEPTHS, "gaussian"), runs=3, covariance=True)) as store:
-        pictures = figures.figures(store, analyze(collect_all(store)[0]))
-    for picture in pictures:
+    _, pictures = _made(tmp_path / "s.db", methods=(*DEPTHS, "gaussian"), runs=3, covariance=True)
+    for picture in pictures.values():
         shown = [text for text, _ in _texts(picture.draw()) if text.startswith("stochastic")]
         assert len(set(shown)) == (0 if picture.name == "noise" else 3), picture.name
     wide = [f"{'W' * 30}{letter}" for letter in "abc"]
@@ -528,10 +515,9 @@ def test_sweep_has_room_for_all_names(others):
 
 def test_a_long_name_of_a_metric_has_room_beside_every_plot(tmp_path):
     metric = {"name": "continuous ranked probability score", "unit": "kilowatt hours", "better": "lower"}
-    with Store(stores.make_store(tmp_path / "s.db", methods=SWEEP, runs=2, epochs=3, metric=metric)) as store:
-        pictures = figures.figures(store, analyze(collect_all(store)[0]))
-    assert [picture.name for picture in pictures] == ["pairs", "sweep", "noise", "curves"]
-    for picture in pictures:
+    _, pictures = _made(tmp_path / "s.db", methods=SWEEP, runs=2, epochs=3, metric=metric)
+    assert list(pictures) == ["pairs", "sweep", "noise", "curves"]
+    for picture in pictures.values():
         _check_texts(picture.draw())
 
 
