@@ -6,15 +6,15 @@ import functools
 import pathlib
 import re
 from collections.abc import Mapping
-from typing import Any
-
-import jinja2
-import markupsafe
+from typing import TYPE_CHECKING, Any
 
 from ..._text import plural, visible
 from ..study import labels
 from .comparisons import includes_zero, is_equivalent, is_known, wilcoxon_rejects
 from .metric_format import capital, mean_of, moment, names, ordinal, probability, tally
+
+if TYPE_CHECKING:
+    import jinja2
 
 _VERDICT = pathlib.Path(__file__).parent / "templates" / "verdict.txt"
 
@@ -38,11 +38,18 @@ def listed(texts: Mapping[str, object], separator: str = ", ") -> str:
 @functools.cache
 def environment(directory: pathlib.Path, *, is_html: bool) -> jinja2.Environment:
     """Return the environment of the templates in a directory, with filters for methods and numbers."""
+    import jinja2  # takes a moment, which a worker that only trains need not wait
+    import markupsafe
+
+    def without_control(value: Any) -> Any:
+        """Make control characters in texts from a store visible."""
+        return value if isinstance(value, markupsafe.Markup) or not isinstance(value, str) else visible(value)
+
     found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(directory),
         autoescape=is_html,
         undefined=jinja2.StrictUndefined,
-        finalize=_without_control if is_html else _on_one_line,
+        finalize=without_control if is_html else _on_one_line,
     )
     found.filters |= {
         "called": lambda method, longest=60: labels.name_in_text(method, longest=longest),
@@ -72,11 +79,6 @@ def environment(directory: pathlib.Path, *, is_html: bool) -> jinja2.Environment
 @functools.cache
 def _macros(file: pathlib.Path) -> Any:
     return environment(file.parent, is_html=False).get_template(file.name).module
-
-
-def _without_control(value: Any) -> Any:
-    """Make control characters in texts from a store visible."""
-    return value if isinstance(value, markupsafe.Markup) or not isinstance(value, str) else visible(value)
 
 
 def _on_one_line(value: Any) -> Any:
