@@ -1,7 +1,6 @@
 # ruff: noqa: RUF001  (Greek letters are what is tested)
 """Figures of the report: what they show, that everything fits, and that names are only ever text."""
 
-import dataclasses
 import itertools
 import pathlib
 import subprocess
@@ -48,37 +47,30 @@ CASES = {
 }
 
 
+def _made(path, **options):
+    """The results of a new store, and their pictures by name."""
+    with Store(stores.make_store(path, **options)) as store:
+        (results,) = collect_all(store)
+        return results, {picture.name: picture for picture in figures.figures(store, analyze(results))}
+
+
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
     """By name the results and the pictures of each case."""
     directory = tmp_path_factory.mktemp("stores")
-    found = {}
-    for name, options in CASES.items():
-        with Store(stores.make_store(directory / f"{name}.db", **options)) as store:
-            (results,) = collect_all(store)
-            found[name] = results, {picture.name: picture for picture in figures.figures(store, analyze(results))}
-    return found
+    return {name: _made(directory / f"{name}.db", **options) for name, options in CASES.items()}
 
 
-def test_figures_are_those_that_apply(cases):
-    usual = ["pairs", "noise", "curves", "covariances", "classes", "confusion"]
-    assert list(cases["eight"][1]) == usual
-    assert list(cases["one run"][1]) == ["pairs", "noise", "curves", "classes", "confusion"]
-    assert list(cases["two"][1]) == ["pairs", "curves", "covariances", "classes", "confusion"]
-    assert list(cases["sweep"][1]) == ["pairs", "sweep", "noise", "curves", "classes"]
-
-
-def test_captions_state_runs_epochs_and_preset_and_what_bands_are(cases):
-    for _, pictures in cases.values():
+def test_pictures_and_their_words(cases, snapshot):
+    """Which figures apply to each case, with captions and text alternatives."""
+    parts = []
+    for name, (_, pictures) in cases.items():
+        parts += [f"## {name}", ""]
         for picture in pictures.values():
-            assert picture.title
             assert picture.alt.endswith(".")
             assert "preset “quick”" in picture.caption, picture.name
-    assert "4 runs of 12 epochs" in cases["eight"][1]["curves"].caption
-    assert "± 1 standard deviation over runs" in cases["eight"][1]["curves"].caption
-    assert "standard deviation" not in cases["one run"][1]["curves"].caption
-    assert "95 %" not in cases["one run"][1]["pairs"].caption
-    assert "2 to 3 runs of 8 epochs" in cases["odd"][1]["pairs"].caption
+            parts += [f"{picture.name}: {picture.title}", f"- {picture.caption}", f"- {picture.alt}", ""]
+    snapshot("pictures", "\n".join(parts))
 
 
 def _texts(figure):
@@ -154,9 +146,8 @@ def test_user_settings_change_nothing_and_are_left_alone(cases, tmp_path):
 
 
 def test_names_in_scripts_that_the_font_lacks_do_not_warn(tmp_path):
-    with Store(stores.make_store(tmp_path / "s.db", methods=("方法", "😀\x00\n", "gaussian"), runs=2)) as store:
-        pictures = figures.figures(store, analyze(collect_all(store)[0]))
-    for picture in pictures:
+    _, pictures = _made(tmp_path / "s.db", methods=("方法", "😀\x00\n", "gaussian"), runs=2)
+    for picture in pictures.values():
         svg, _ = figures.save(picture.draw(), tmp_path, picture.name, ("svg", "png"))
         ElementTree.fromstring(svg.read_text())
 
@@ -176,134 +167,111 @@ def _floats(values):
     return np.asarray(values, dtype=float)
 
 
-def test_curves_are_means_with_bands_of_a_standard_deviation(tmp_path):
-    with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=5, epochs=12)) as store:
-        (results,) = collect_all(store)
-        errors = np.array([[e.test_error for e in store.epochs(job.id)] for job in results.finished
-                           if job.method == "gaussian"])  # fmt: skip
-        (picture,) = (each for each in figures.figures(store, analyze(results)) if each.name == "curves")
-    whole, half = picture.draw().axes
-    colour = style.style("gaussian").colour
-    x, y = _line(whole, colour, at_least=12)
-    np.testing.assert_allclose(x, range(1, 13))
-    np.testing.assert_allclose(y, errors.mean(axis=0))
-    _, band = half.collections
+@pytest.fixture
+def curves(tmp_path, monkeypatch):
+    """Makes a store with two methods; returns the picture, the plots, and a method's test values by run and epoch."""
+
+    def make(change=None, **options):
+        class Changed(Store):
+            def finish(self, number, curve, results, artefacts):
+                if change is _negated:
+                    results = {**results, "test_error": -10 - results["test_error"]}
+                return super().finish(number, change(number, curve), results, artefacts)
+
+        if change is not None:
+            monkeypatch.setattr(stores, "Store", Changed)
+        with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), **options)) as store:
+            (results,) = collect_all(store)
+            values = [[e.test_error for e in store.epochs(job.id)] for job in results.by_method["gaussian"]]
+            found = [each for each in figures.figures(store, analyze(results)) if each.name == "curves"]
+        return (found[0], found[0].draw().axes, values) if found else (None, [], values)
+
+    return make
+
+
+def _negated(number, curve):
+    """Minus ten minus each value: a log-likelihood, say."""
+    return [each._replace(test_error=-10 - each.test_error) for each in curve]
+
+
+def _stopped(number, curve):
+    """The curve of each job up to another epoch, the first one after three."""
+    return curve[: 2 + number]
+
+
+def _seldom(number, curve):
+    """Test values after every third epoch and after the last one only."""
+    return [e if e.epoch % 3 == 0 or e.epoch == len(curve) else e._replace(test_error=None) for e in curve]
+
+
+def _check_band(band, epoch, values):
+    """The band around the last values is of a standard deviation."""
     corners = band.get_paths()[0].vertices
-    low, high = corners[corners[:, 0] == 12][:, 1].min(), corners[corners[:, 0] == 12][:, 1].max()
-    np.testing.assert_allclose([low, high], errors[:, -1].mean() + np.array([-1, 1]) * errors[:, -1].std(ddof=1))
+    ends = corners[corners[:, 0] == epoch][:, 1]
+    spread = np.array([-1, 1]) * np.std(values, ddof=1)
+    np.testing.assert_allclose([ends.min(), ends.max()], np.mean(values) + spread)
+
+
+def test_curves_are_means_with_bands_of_a_standard_deviation(curves):
+    picture, (whole, half), values = curves(runs=5, epochs=12)
+    x, y = _line(whole, style.style("gaussian").colour, at_least=12)
+    np.testing.assert_allclose(x, range(1, 13))
+    np.testing.assert_allclose(y, np.mean(values, axis=0))
+    _check_band(half.collections[1], 12, np.array(values)[:, -1])
     assert half.get_xlim() == (6, 12)
-
-
-class _Negated(Store):
-    """Keeps minus ten minus each value: a log-likelihood, say."""
-
-    def finish(self, number, curve, results, artefacts):
-        curve = [dataclasses.replace(each, test_error=-10 - each.test_error) for each in curve]
-        results = {name: -10 - value if name == "test_error" else value for name, value in results.items()}
-        return super().finish(number, curve, results, artefacts)
+    assert "5 runs of 12 epochs each" in picture.caption
+    assert "stopped early" not in picture.caption
 
 
 @pytest.mark.parametrize("epochs", [5, 12])
-def test_curves_of_negative_values_have_their_bands_and_no_logarithm(tmp_path, monkeypatch, epochs):
-    monkeypatch.setattr(stores, "Store", _Negated)
+def test_curves_of_negative_values_have_their_bands_and_no_logarithm(curves, epochs):
     metric = {"name": "evidence lower bound", "unit": "nats", "better": "higher"}
-    path = stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=5, epochs=epochs, metric=metric)
-    with Store(path) as store:
-        (results,) = collect_all(store)
-        values = np.array([[e.test_error for e in store.epochs(job.id)] for job in results.finished
-                           if job.method == "gaussian"])  # fmt: skip
-        (picture,) = (each for each in figures.figures(store, analyze(results)) if each.name == "curves")
+    picture, plots, values = curves(_negated, runs=5, epochs=epochs, metric=metric)
     assert "logarithmic" not in picture.caption
     assert ("Above: all of training. Below: its second half." in picture.caption) == (epochs == 12)
-    for axes in picture.draw().axes:
+    for axes in plots:
         assert axes.get_yscale() == "linear"
         assert axes.get_ylim()[1] < -10
-        corners = axes.collections[-1].get_paths()[0].vertices
-        ends = corners[corners[:, 0] == epochs][:, 1]
-        spread = np.array([-1, 1]) * values[:, -1].std(ddof=1)
-        np.testing.assert_allclose([ends.min(), ends.max()], values[:, -1].mean() + spread)
+        _check_band(axes.collections[-1], epochs, np.array(values)[:, -1])
     _check_texts(picture.draw())
 
 
-def test_a_band_is_cut_on_the_logarithmic_axis_alone(tmp_path):
+def test_a_band_is_cut_on_the_logarithmic_axis_alone(curves):
     levels = {"gaussian": 0.3, "none": 9.0}  # of which runs are as far apart as from 0
-    options = {"methods": ("none", "gaussian"), "runs": 5, "epochs": 12, "levels": levels, "noise": 2.0, "seed": 5}
-    with Store(stores.make_store(tmp_path / "s.db", **options)) as store:
-        (results,) = collect_all(store)
-        (picture,) = (each for each in figures.figures(store, analyze(results)) if each.name == "curves")
-    whole, half = picture.draw().axes
+    picture, (whole, half), _ = curves(runs=5, epochs=12, levels=levels, noise=2.0, seed=5)
     assert (whole.get_yscale(), half.get_yscale()) == ("log", "linear")
     assert "on a logarithmic axis" in picture.caption
     lowest = [axes.collections[1].get_paths()[0].vertices[:, 1].min() for axes in (whole, half)]
     assert lowest[1] < 0 < lowest[0]
 
 
-def test_long_training_is_thinned_and_says_so(tmp_path):
-    with Store(stores.make_store(tmp_path / "s.db", methods=("none", "gaussian"), runs=1, epochs=1000)) as store:
-        (results,) = collect_all(store)
-        (picture,) = (each for each in figures.figures(store, analyze(results)) if each.name == "curves")
-    x, _ = _line(picture.draw().axes[0], style.style("none").colour)
+def test_long_training_is_thinned_and_says_so(curves):
+    picture, plots, _ = curves(runs=1, epochs=1000)
+    x, _ = _line(plots[0], style.style("none").colour)
     assert (len(x), x[0], x[-1]) == (400, 1, 1000)
     assert "400 of 1,000 epochs are drawn" in picture.caption
 
 
-class _Stopped(Store):
-    """Ends the curve of each job at another epoch, the first one after three."""
-
-    def finish(self, number, curve, results, artefacts):
-        return super().finish(number, curve[: 2 + number], results, artefacts)
-
-
-def _curves(path, **options):
-    """Results of two methods, the test values of one by epoch, and the picture."""
-    with Store(stores.make_store(path, methods=("none", "gaussian"), **options)) as store:
-        (results,) = collect_all(store)
-        jobs = [job for job in results.finished if job.method == "gaussian"]
-        values = [[each.test_error for each in store.epochs(job.id)] for job in jobs]
-        found = [each for each in figures.figures(store, analyze(results)) if each.name == "curves"]
-    return results, values, found[0] if found else None
-
-
-def test_runs_that_stopped_early_keep_their_last_value(tmp_path, monkeypatch):
-    monkeypatch.setattr(stores, "Store", _Stopped)
-    results, values, picture = _curves(tmp_path / "s.db", runs=5, epochs=20)
+def test_runs_that_stopped_early_keep_their_last_value(curves):
+    picture, plots, values = curves(_stopped, runs=5, epochs=20)
     assert [len(curve) for curve in values] == [4, 6, 8, 10, 12]
     kept = np.array([curve + curve[-1:] * (12 - len(curve)) for curve in values])
-    x, y = _line(picture.draw().axes[0], style.style("gaussian").colour, at_least=12)
+    x, y = _line(plots[0], style.style("gaussian").colour, at_least=12)
     np.testing.assert_allclose(x, range(1, 13))
     np.testing.assert_allclose(y, kept.mean(axis=0))
     assert "5 runs of up to 20 epochs each" in picture.caption
     assert "Runs that stopped early keep their last value." in picture.caption
     assert "over 12 epochs for 2 methods" in picture.alt
-    assert results.measure.value(kept[:, -1].mean()) in picture.alt
-
-
-def test_runs_of_full_length_say_nothing_of_stopping(tmp_path):
-    _, _, picture = _curves(tmp_path / "s.db", runs=2, epochs=4)
-    assert "2 runs of 4 epochs each" in picture.caption
-    assert "stopped early" not in picture.caption
-
-
-class _Seldom(Store):
-    """Has test values after every third epoch and after the last one only."""
-
-    def finish(self, number, curve, results, artefacts):
-        curve = [
-            each if each.epoch % 3 == 0 or each.epoch == len(curve) else dataclasses.replace(each, test_error=None)
-            for each in curve
-        ]
-        return super().finish(number, curve, results, artefacts)
+    assert f"{kept[:, -1].mean():.2f} %" in picture.alt
 
 
 @pytest.mark.parametrize(("epochs", "plots"), [(2, 0), (10, 1), (40, 2), (2000, 2)])
-def test_curves_go_through_the_epochs_that_were_evaluated(tmp_path, monkeypatch, epochs, plots):
-    monkeypatch.setattr(stores, "Store", _Seldom)
-    _, values, picture = _curves(tmp_path / "s.db", runs=2, epochs=epochs)
+def test_curves_go_through_the_epochs_that_were_evaluated(curves, epochs, plots):
+    picture, axes, values = curves(_seldom, runs=2, epochs=epochs)
+    assert len(axes) == plots
     if not plots:
         assert picture is None  # of one point there is no curve
         return
-    axes = picture.draw().axes
-    assert len(axes) == plots
     x, y = _line(axes[0], style.style("gaussian").colour)
     evaluated = [epoch for epoch in range(1, epochs + 1) if epoch % 3 == 0 or epoch == epochs]
     assert set(x) <= set(evaluated)
@@ -360,26 +328,17 @@ def test_sweep_has_both_readings_over_the_standard_deviation_and_bernoulli_as_a_
 @pytest.mark.parametrize(
     ("mean", "said"),
     [
-        (
-            0.5,
-            "Matched Bernoulli has the strength and mean of Gaussian: a gap between these two, beyond chance,",
-        ),
-        (
-            0.7,
-            "Matched Bernoulli is no control of Gaussian here: matched Bernoulli was run with masks of another",
-        ),
-        (None, "Matched Bernoulli is no control of Gaussian here: masks are unscaled here, and the store does not say"),
+        (0.5, "has the strength and mean of Gaussian: a gap between these two, beyond chance,"),
+        (0.7, "is no control of Gaussian here: matched Bernoulli was run with masks of another"),
+        (None, "is no control of Gaussian here: masks are unscaled here, and the store does not say"),
     ],
 )
 def test_noise_plot_calls_only_what_has_the_same_mean_and_strength_a_control(tmp_path, mean, said):
-    with Store(
-        stores.make_store(tmp_path / "s.db", methods=("bernoulli", "gaussian", "bernoulli-matched"), runs=2)
-    ) as store:
-        (results,) = collect_all(store)
+    results, _ = _made(tmp_path / "s.db", methods=("bernoulli", "gaussian", "bernoulli-matched"), runs=2)
     for job in results.finished:
         if mean is not None:
             job.results["mean"] = mean if job.method == "bernoulli-matched" else 0.5
-    assert said in noise(results).caption
+    assert f"Matched Bernoulli {said}" in noise(results).caption
 
 
 def test_noise_plot_has_every_law_and_names_those_without(cases):
@@ -444,9 +403,7 @@ def test_matrices_of_many_classes_are_not_made(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("dataset", "first"), [("cifar-10", "airplane"), ("", "0")])
 def test_classes_are_those_of_the_data_and_not_of_the_experiments_name(tmp_path, dataset, first):
-    path = stores.make_store(tmp_path / "s.db", experiment="cifar-10", dataset=dataset, runs=2, epochs=1, images=50)
-    with Store(path) as store:
-        (results,) = collect_all(store)
+    results, _ = _made(tmp_path / "s.db", experiment="cifar-10", dataset=dataset, runs=2, epochs=1, images=50)
     assert class_errors._class_names(results, 10)[0] == first
 
 
@@ -522,12 +479,11 @@ def test_no_two_short_names_are_alike(names):
 
 
 def test_names_that_differ_at_their_ends_do_so_in_every_figure(tmp_path):
-    with Store(stores.make_store(tmp_path / "s.db", methods=(*DEPTHS, "gaussian"), runs=3, covariance=True)) as store:
-        pictures = figures.figures(store, analyze(collect_all(store)[0]))
-    for picture in pictures:
+    _, pictures = _made(tmp_path / "s.db", methods=(*DEPTHS, "gaussian"), runs=3, covariance=True)
+    for picture in pictures.values():
         shown = [text for text, _ in _texts(picture.draw()) if text.startswith("stochastic")]
         assert len(set(shown)) == (0 if picture.name == "noise" else 3), picture.name
-    wide = [f"{'W' * 20}{letter}" for letter in "abc"]  # cut by their width
+    wide = [f"{'W' * 30}{letter}" for letter in "abc"]
     shown = {text for text, _ in _texts(figures.pairs(analyze(_analysed(wide))).draw()) if text.startswith("W")}
     assert {text[-1] for text in shown if "…" in text} == set("abc")
 
@@ -559,10 +515,9 @@ def test_sweep_has_room_for_all_names(others):
 
 def test_a_long_name_of_a_metric_has_room_beside_every_plot(tmp_path):
     metric = {"name": "continuous ranked probability score", "unit": "kilowatt hours", "better": "lower"}
-    with Store(stores.make_store(tmp_path / "s.db", methods=SWEEP, runs=2, epochs=3, metric=metric)) as store:
-        pictures = figures.figures(store, analyze(collect_all(store)[0]))
-    assert [picture.name for picture in pictures] == ["pairs", "sweep", "noise", "curves"]
-    for picture in pictures:
+    _, pictures = _made(tmp_path / "s.db", methods=SWEEP, runs=2, epochs=3, metric=metric)
+    assert list(pictures) == ["pairs", "sweep", "noise", "curves"]
+    for picture in pictures.values():
         _check_texts(picture.draw())
 
 
@@ -619,19 +574,13 @@ def test_every_method_has_a_look_of_its_own():
     assert style.style("mine") == style.style("mine") != style.style("yours")
 
 
-@pytest.mark.parametrize(
-    ("method", "expected"),
-    [
-        ("none", "No dropout"),
-        ("gaussian:variance=0.3", "Gaussian σ²=0.3"),
-        ("adaptive:alpha=-1,beta=0.5", "Adaptive α=-1 β=0.5"),
-        ("gaussian:oops", "gaussian:oops"),
-        ("bad\x00\u202ename\n two", "bad\ufffd\ufffdname two"),
-        ("x" * 40, "x" * 27 + "…"),
-    ],
-)
-def test_names_of_methods(method, expected):
-    assert labels.display_name(method) == expected
+def test_names_of_methods():
+    names = {
+        "none": "No dropout", "gaussian:variance=0.3": "Gaussian σ²=0.3", "gaussian:oops": "gaussian:oops",
+        "adaptive:alpha=-1,beta=0.5": "Adaptive α=-1 β=0.5", "bad\x00\u202ename\n two": "bad\ufffd\ufffdname two",
+        "x" * 40: "x" * 27 + "…",
+    }  # fmt: skip
+    assert {method: labels.display_name(method) for method in names} == names
 
 
 def test_stats_analysis_and_report_import_neither_torch_nor_pyplot():

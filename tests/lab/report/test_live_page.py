@@ -47,110 +47,10 @@ def finish(opened, job, error):
     opened.finish(job.id, epochs(1, 5), results, {})
 
 
-def test_an_unfinished_study_has_no_final_verdict(store):
-    live = LivePage(store)
-    live.look()
-    text = live.fragment
-    assert not live.is_done
-    assert ">not final</span>" in text
-    assert "5 of 8 planned runs of every method" in text
-    assert "So far: " in text
-    assert "The verdict is final when all 8 planned runs are there." in text
-    assert "makes false findings more frequent than p-values and intervals state" in text
-    assert "<b>21</b> of 24 jobs finished" in text
-    assert "No worker is running." in text  # and how to resume it
-    assert "contdrop run digits-mlp" in text
-
-
-def test_a_running_job_has_its_curve_and_its_time(store, monkeypatch):
-    live = LivePage(store)
-    monkeypatch.setattr(Store, "is_interrupted", lambda self, job: False)  # a process does not see its own locks
-    with Store(store) as opened:
-        job = waiting(opened)
-        begin(opened, job)
-        opened.progress(job.id, epochs(1, 3))
-        live.look()
-        assert "<b>1</b> running" in live.fragment
-        assert "Gaussian, run 5 <" in live.fragment
-        assert "epoch 2 of 4" in live.fragment
-        assert live.fragment.count('<polyline class="curve"') == 3  # its loss and its error, and the narrowing
-        assert "about <b>" in live.fragment
-        assert "5 of 8, 1 running" in live.fragment
-        assert "No worker is running." not in live.fragment
-        assert "Validation error, %" in live.fragment
-    monkeypatch.undo()
-    live.look()  # nobody has its lock
-    assert "<b>0</b> running" in live.fragment
-    assert "<b>3</b> waiting" in live.fragment
-    assert ", 1 running" not in live.fragment  # nor is it among those of its method
-
-
-def test_the_last_run_makes_it_final(store):
-    live = LivePage(store)
-    live.look()
-    with Store(store) as opened:
-        for number in range(3):
-            job = waiting(opened)
-            begin(opened, job)
-            finish(opened, job, 2.0 + number / 10)
-    live.look()
-    assert live.is_done
-    assert "not final" not in live.fragment
-    assert "Interim results" not in live.fragment
-    assert 'href="/report/"' in live.fragment
-
-
-def test_methods_without_a_pair_count_as_none(tmp_path):
-    missing = {("bernoulli", run) for run in range(RUNS)}
-    live = LivePage(make_store(tmp_path / "runs.db", methods=METHODS, runs=RUNS, epochs=1, images=50, missing=missing))
-    live.look()
-    assert "0 of 8 planned runs of every method" in live.fragment
-
-
-def test_the_end_says_how_many_failed(tmp_path):
-    def done(name, **options):
-        live = LivePage(make_store(tmp_path / name, methods=METHODS, runs=2, epochs=1, images=50, **options))
-        live.look()
-        return live.fragment.partition('id="done"')[2].partition("</strong>")[0]
-
-    assert "All planned runs are finished." in done("whole.db")
-    assert "All planned jobs have ended, 1 of which failed." in done("failed.db", failed={("none", 1)})
-
-
-def test_one_run_is_no_plural(tmp_path, monkeypatch):
+@pytest.fixture
+def held(monkeypatch):
+    """Locks of this process count as those of a worker: a process does not see its own."""
     monkeypatch.setattr(Store, "is_interrupted", lambda self, job: False)
-    monkeypatch.setattr("contdrop.lab.report.live_page._MOST_CURVES", 1)
-    missing = {("gaussian", 0), ("none", 0)}
-    path = make_store(tmp_path / "runs.db", methods=METHODS, runs=1, epochs=4, images=50, missing=missing)
-    live = LivePage(path)
-    with Store(path) as opened:
-        for _ in missing:
-            begin(opened, waiting(opened))
-        live.look()
-    assert "The verdict is final when the only planned run is there." in live.fragment
-    assert "1 more is running, and not drawn." in live.fragment
-
-
-def test_a_loop_of_the_users_own_has_no_epochs_to_show_while_it_runs(store, monkeypatch):
-    """They reach the store when it ends."""
-    monkeypatch.setattr(Store, "is_interrupted", lambda self, job: False)
-    real = Store.protocols
-
-    def own(self):
-        return [
-            dataclasses.replace(each, configuration={**each.configuration, "run": {"name": "run"}})
-            for each in real(self)
-        ]
-
-    live = LivePage(store)
-    with Store(store) as opened:
-        begin(opened, waiting(opened))
-        live.look()
-        assert "epoch 0 of 4" in live.fragment
-        monkeypatch.setattr(Store, "protocols", own)
-        live.look()
-    assert "Gaussian, run 5" in live.fragment
-    assert "epoch 0" not in live.fragment
 
 
 def described(path, **changes):
@@ -160,18 +60,72 @@ def described(path, **changes):
         opened.add_jobs(record.configuration, {**record.description, **changes}, record.key, [])
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"), [({"reference": "none"}, "So far: No dropout"), ({"margin": 7.25}, "±7.25")]
-)
-def test_what_the_study_says_anew_is_judged_anew(store, changes, said):
-    live = LivePage(store)
+def _told(live):
+    """The words of the page, a heading or paragraph to a line."""
     live.look()
-    before = live.version
-    assert said not in live.fragment
-    described(store, **changes)
-    live.look()
-    assert said in live.fragment
-    assert live.version != before
+    parts = re.split(r"(?=<h|<p|<tr|<li)", live.fragment)
+    return "\n".join(" ".join(re.sub(r"<[^>]*>", " ", part).split()) for part in parts)
+
+
+def test_every_state_of_a_study(store, tmp_path, held, monkeypatch, snapshot):
+    states, live = {}, LivePage(store)
+    with Store(store) as opened:
+        monkeypatch.setattr(Store, "is_interrupted", lambda self, job: True)
+        states["unfinished"] = _told(live)
+        described(store, margin=7.25)
+        before = live.version
+        states["with another margin"] = _told(live)
+        assert live.version != before
+        described(store, reference="none")
+        states["with another reference"] = _told(live)
+        described(store, reference="gaussian")
+        job = waiting(opened)
+        begin(opened, job)
+        monkeypatch.setattr(Store, "is_interrupted", lambda self, job: False)
+        opened.progress(job.id, epochs(1, 3))
+        states["running"] = _told(live)
+        assert live.fragment.count('<polyline class="curve"') == 3  # its loss and its error, and the narrowing
+        assert not live.is_done
+        monkeypatch.setattr(Store, "is_interrupted", lambda self, job: True)  # nobody has its lock
+        states["interrupted"] = _told(live)
+        opened.fail(job.id, "diverged", [])
+        for number in range(2):
+            job = waiting(opened)
+            begin(opened, job)
+            finish(opened, job, 2.0 + number / 10)
+    states["finished, a running one failed"] = _told(live)
+    assert live.is_done
+    assert 'href="/report/"' in live.fragment
+    options = {"methods": METHODS, "epochs": 1, "images": 50}
+    nothing = make_store(tmp_path / "a.db", runs=2, **options, missing={("bernoulli", run) for run in range(2)})
+    states["without a pair of one method"] = _told(LivePage(nothing))
+    states["finished"] = _told(LivePage(make_store(tmp_path / "b.db", runs=2, **options)))
+    snapshot("live", "\n\n".join(f"## {name}\n{told}" for name, told in states.items()))
+
+
+def test_one_run_is_no_plural(tmp_path, held, monkeypatch):
+    monkeypatch.setattr("contdrop.lab.report.live_page._MOST_CURVES", 1)
+    missing = {("gaussian", 0), ("none", 0)}
+    path = make_store(tmp_path / "runs.db", methods=METHODS, runs=1, epochs=4, images=50, missing=missing)
+    with Store(path) as opened:
+        for _ in missing:
+            begin(opened, waiting(opened))
+        told = _told(LivePage(path))
+    assert "The verdict is final when the only planned run is there." in told
+    assert "1 more is running, and not drawn." in told
+
+
+def test_a_loop_of_the_users_own_has_no_epochs_to_show_while_it_runs(store, held, monkeypatch):
+    """They reach the store when it ends."""
+    real, own = Store.protocols, {"run": {"name": "run"}}
+    with Store(store) as opened:
+        begin(opened, waiting(opened))
+        assert "epoch 0 of 4" in _told(LivePage(store))
+        changed = [dataclasses.replace(each, configuration=each.configuration | own) for each in real(opened)]
+        monkeypatch.setattr(Store, "protocols", lambda self: changed)
+        told = _told(LivePage(store))
+    assert "Gaussian, run 5" in told
+    assert "epoch 0" not in told
 
 
 def test_a_note_that_only_the_report_has_makes_it_anew(store):

@@ -19,30 +19,16 @@ def _selection(**errors):
     return SelectionRecord("key", "gaussian", min(errors, key=lambda name: scores[name]["val_error"]), "", scores, 0.0)
 
 
-def test_candidates_that_cannot_be_told_apart_are_said_to_be():
-    text = supplementary_tables.clearness(_selection(a=[1.0, 1.2, 1.4], b=[1.3, 1.1, 1.5], c=[3.0, 3.0, 3.0]))
-    assert text == (
-        "Gaussian: all candidates are within 1.80 points of validation error; a is 0.10 points ahead of the next, b "
-        "(mean of 3 paired runs, 95 % interval \N{MINUS SIGN}0.40 to +0.60): these two cannot be told apart, so the "
-        "choice between them may be chance."
-    )
-
-
-def test_a_clear_choice_and_one_run():
-    clear = supplementary_tables.clearness(_selection(a=[1.0, 1.2, 1.4], b=[2.0, 2.21, 2.39]))
-    assert clear.endswith(
-        "a is 1.00 points ahead of the next, b (mean of 3 paired runs, 95 % interval +0.98 to +1.02)."
-    )
-    assert supplementary_tables.clearness(_selection(a=[1.0], b=[2.0])).endswith(
-        "in one run, which cannot tell them apart."
-    )
-    alike = supplementary_tables.clearness(_selection(a=[1.13, 2.05, 3.0], b=[1.15, 2.07, 3.02]))
-    assert alike.endswith("in each of 3 paired runs alike; without spread there is no test.")
+def test_a_choice_says_how_clear_it_was(snapshot):
     old = SelectionRecord("key", "gaussian", "a", "", {name: {"val_error": 1.0, "val_loss": 1.0} for name in "ab"}, 0.0)
-    assert (
-        supplementary_tables.clearness(old)
-        == "Gaussian: how far apart the candidates were in single runs is not recorded."
+    selections = (
+        _selection(a=[1.0, 1.2, 1.4], b=[1.3, 1.1, 1.5], c=[3.0, 3.0, 3.0]),
+        _selection(a=[1.0, 1.2, 1.4], b=[2.0, 2.21, 2.39]),
+        _selection(a=[1.0], b=[2.0]),
+        _selection(a=[1.13, 2.05, 3.0], b=[1.15, 2.07, 3.02]),
+        old,
     )
+    snapshot("clearness", "\n".join(map(supplementary_tables.clearness, selections)))
 
 
 def test_lowest_test_error_of_any_epoch_stands_beside_the_last(tmp_path):

@@ -27,8 +27,8 @@ from contdrop.lab.store.writer import Store
 from contdrop.replication import paper_report, paper_tables
 
 
-def _results(path, **options):
-    with Store(stores.make_store(path / "s.db", **options)) as store:
+def _results(path, name="s", **options):
+    with Store(stores.make_store(path / f"{name}.db", **options)) as store:
         return collect_all(store)[0]
 
 
@@ -36,10 +36,96 @@ def _column(table, heading):
     return [row[table.headings.index(heading)] for row in table.rows]
 
 
-def test_differences_without_a_spread_have_their_own_digits():
-    for values in ([0.971], [0.971, 0.972, 0.973]):
+PAPER = {"methods": ("none", "gaussian"), "paper_runs": 30, "paper_epochs": 2}
+NONE = {"methods": ("none", "gaussian"), "reference": "none"}
+TABLES = {
+    "as in the paper": {"runs": 8, "experiment": "mnist-mlp-relu"},
+    "far below the paper's size": {
+        "experiment": "mnist-mlp-sigmoid", "methods": stores.ALL_METHODS, "runs": 6, "epochs": 4, "paper_runs": 30,
+        "paper_epochs": 3000, "selection": True,
+    },
+    "of the paper's size": {"experiment": "mnist-cnn-gaussian", "runs": 30, "epochs": 2, **PAPER},
+    "a study of one's own": {"runs": 8, **NONE},
+    "one run": {"runs": 1},
+    "two runs": {"runs": 2, "failed": [("uniform", 1)]},
+    "five runs": {"runs": 5, "selection": True},
+    "six runs": {"runs": 6},
+    "one pair of one method, four of another": {
+        "runs": 7, "missing": [("none", run) for run in range(1, 7)] + [("uniform", run) for run in range(4, 7)],
+    },
+    "different runs": {
+        "runs": 8, "failed": [("gaussian", 0), ("none", 1)], "missing": [("none", 2), ("uniform", 3)],
+    },
+    "without the reference": {"runs": 2, "missing": [("gaussian", 0), ("gaussian", 1)]},
+}  # fmt: skip
+
+
+def _written(results):
+    analysis = analyze(results)
+    found = (
+        tables.comparison(analysis),
+        tables.differences(analysis),
+        supplementary_tables.selections(results),
+        supplementary_tables.failures(results),
+    )
+    return "\n".join(formats.markdown(table) for table in found if table)
+
+
+def test_tables(tmp_path, snapshot):
+    """Every cell and note, for stores of every kind."""
+    parts = []
+    for name, options in TABLES.items():
+        parts += [f"## {name}", "", _written(_results(tmp_path, name, **options))]
+    for values in ([0.971], [0.971, 0.972, 0.973]):  # without a spread, differences have digits of their own
         one = lab.analyze({"a": values, "b": [each - 0.002 for each in values]}, metric="auroc", better="higher")
-        assert _column(one.table(), "a minus it [95 % interval]")[1].text == "+0.0020"
+        parts += [f"## {len(values)} values", "", _written(one.results)]
+    parts += ["## a factor of the learning rate", "", _written(_with_factor(tmp_path))]
+    snapshot("tables", "\n".join(parts))
+
+
+def _with_factor(path):
+    """Results of methods with a factor of their own, of which one only is called like one."""
+    results = _results(path, "factor", runs=2, methods=("original", "gaussian", "a@0.5"), selection=True)
+    variants = {"original": "original@0.5", "gaussian": "gaussian:sigma=0.2@0.5"}
+    jobs = tuple(dataclasses.replace(job, variant=variants.get(job.method, job.method)) for job in results.final)
+    candidates = {
+        "gaussian:sigma=0.2@0.5": {"val_error": 2.0, "val_errors": [2.0, 2.1]},
+        "gaussian:sigma=0.2": {"val_error": 3.0, "val_errors": [3.0, 3.2]},
+    }
+    chosen = dataclasses.replace(results.selections["gaussian"], variant=next(iter(candidates)), candidates=candidates)
+    found = dataclasses.replace(results, final=jobs, selections={"gaussian": chosen})
+    half = "Gaussian: Gaussian σ=0.2 at 0.5 times the learning rate ("
+    assert any(half in each for each in dict(protocol.protocol(found))["Selected"])
+    return found
+
+
+def test_the_comparison_is_that_of_the_statistics_in_the_papers_layout(tmp_path):
+    results = _results(tmp_path, runs=8, experiment="mnist-mlp-relu")
+    table, errors = tables.comparison(analyze(results)), results.errors()
+    found = stats.compare_paired(errors["gaussian"], errors["bernoulli"])
+    p_values = "/".join(map(formats.p_value, (found.t_p, found.wilcoxon_p)))
+    assert table.rows[1][1] == Cell(f"{found.other.mean:.2f} ± {found.other.sd:.3f} ({p_values})", found.other.mean)
+
+
+def test_the_terminal_shows_the_cells_of_the_table(tmp_path, capsys):
+    """The paper's one-sided p-value of "the reference is better" is near 1 where the new method is better."""
+    results = _results(tmp_path, runs=8, **NONE)
+    table, found = tables.comparison(analyze(results)), compare(results)["gaussian"]
+    assert found.t_p > 0.99
+    low, high = found.interval
+    assert table.rows[1][2] == Cell(f"+{found.difference:.2f} [+{low:.2f}, +{high:.2f}]", found.difference)
+    assert table.rows[1][3] == Cell(formats.p_value(found.t_p_two_sided_holm), found.t_p_two_sided_holm)
+    session.show_summary(analyze(results))
+    shown = capsys.readouterr().out
+    assert all(cell.text in shown for row in table.rows for cell in row)
+
+
+def test_differences_are_of_the_runs_that_both_have(tmp_path):
+    results = _results(tmp_path, **TABLES["different runs"])
+    errors = results.errors()
+    shared = sorted(errors["gaussian"].keys() & errors["none"].keys())
+    expected = np.mean([errors["gaussian"][run] - errors["none"][run] for run in shared])
+    assert _column(tables.differences(analyze(results)), "Difference")[0].value == pytest.approx(expected)
 
 
 # ---- the paper's layout
@@ -82,49 +168,6 @@ def test_large_values_are_told_apart_wherever_they_stand():
     assert Measure("elbo", "").gap(12345.6) == "12346"
 
 
-def test_comparison_is_in_the_papers_layout(tmp_path):
-    results = _results(tmp_path, runs=8, experiment="mnist-mlp-relu")
-    table = tables.comparison(analyze(results))
-    form = "error, % (p-value-T/p-value-W)"
-    assert table.headings == ("Method", f"Test {form}", f"The paper: {form}", "Runs")
-    names = [
-        "No dropout",
-        "Bernoulli keep=0.5",
-        "Adaptive α=1 β=0",
-        "DropConnect keep=0.5",
-        "Uniform",
-        "Gaussian σ=0.3",
-    ]
-    assert [row[0].text for row in table.rows] == names
-    errors = results.errors()
-    runs = range(8)
-    found = stats.compare_paired([errors["gaussian"][r] for r in runs], [errors["bernoulli"][r] for r in runs])
-    p_values = "/".join(map(formats.p_value, (found.t_p, found.wilcoxon_p)))
-    expected = f"{found.other.mean:.2f} ± {found.other.sd:.3f} ({p_values})"
-    assert table.rows[1][1] == Cell(expected, found.other.mean)
-    assert re.fullmatch(r"\d\.\d\d ± 0\.\d{3} \(\d\.\de-\d+/\S+\)", table.rows[0][1].text)
-    # The reference has no p-values, and the best mean, and it alone, is bold.
-    assert re.fullmatch(r"\d\.\d\d ± 0\.\d{3}", table.rows[-1][1].text)
-    assert [row[1].bold for row in table.rows] == [False] * 5 + [True]
-    assert table.notes[1].endswith("Wilcoxon signed-rank test (W), neither corrected for the number of methods.")
-
-
-def test_a_study_of_ones_own_shows_what_its_verdict_rests_on(tmp_path, capsys):
-    """The paper's one-sided p-value of "the reference is better" is near 1 where the new method is better."""
-    results = _results(tmp_path, runs=8, methods=("none", "gaussian"), reference="none")
-    table, found = tables.comparison(analyze(results)), compare(results)["gaussian"]
-    assert table.headings[2:] == ("no dropout minus it [95 % interval]", "p, two-sided (Holm)", "Noise", "Runs")
-    assert found.t_p > 0.99
-    low, high = found.interval
-    assert table.rows[1][2] == Cell(f"+{found.difference:.2f} [+{low:.2f}, +{high:.2f}]", found.difference)
-    assert table.rows[1][3] == Cell(formats.p_value(found.t_p_two_sided_holm), found.t_p_two_sided_holm)
-    assert "positive" not in table.notes[1]
-    assert "negative means that no dropout errs less" in table.notes[1]
-    session.show_summary(analyze(results))
-    shown = capsys.readouterr().out
-    assert all(cell.text in shown for row in table.rows for cell in row)
-
-
 def test_runs_that_stop_early_are_not_said_to_have_all_epochs(tmp_path, capsys):
     results = _results(tmp_path, runs=2, epochs=4, methods=("none", "gaussian"))
     shorter = tuple(dataclasses.replace(job, epochs_done=4 - job.run) for job in results.final)
@@ -141,43 +184,20 @@ def test_runs_that_stop_early_are_not_said_to_have_all_epochs(tmp_path, capsys):
     assert protocol.length_of(planned) == "up to 4 epochs"
 
 
-def test_the_title_in_the_terminal_counts_pairs(tmp_path, capsys):
-    missing = [("gaussian", run) for run in range(3, 10)]
-    three = _results(tmp_path, runs=10, methods=("none", "gaussian"), missing=missing)
-    session.show_summary(analyze(three))
-    assert ": 3 paired runs of" in capsys.readouterr().out
-    (tmp_path / "s.db").unlink()
-    session.show_summary(
-        analyze(_results(tmp_path, runs=10, methods=("none", "gaussian", "uniform"), missing=[("none", 4)]))
-    )
-    assert ": 9 to 10 paired runs of" in capsys.readouterr().out
-    (tmp_path / "s.db").unlink()
-    session.show_summary(analyze(_results(tmp_path, runs=2, methods=("gaussian",))))
-    assert ": 2 runs of" in capsys.readouterr().out
-
-
-def test_the_papers_own_figures_stand_beside_ours_with_both_sizes(tmp_path):
-    results = _results(
-        tmp_path, experiment="mnist-mlp-sigmoid", methods=stores.ALL_METHODS, runs=6, epochs=4, paper_runs=30,
-        paper_epochs=3000,
-    )  # fmt: skip
-    table = tables.comparison(analyze(results))
-    theirs = dict(zip([row[0].text for row in table.rows], _column(table, table.headings[2])))
-    assert theirs["Bernoulli keep=0.5"] == Cell("1.35 ± 0.049 (3.1e-17/9.1e-7)", 1.35)
-    assert theirs["Gaussian σ=0.3"] == Cell("1.15 ± 0.035", 1.15, bold=True)
-    assert theirs["Fast dropout keep=0.5"].text == "–"
-    assert table.notes[0] == (
-        "Ours: 6 runs of 4 epochs each, preset “quick”. The paper's Table I: 30 runs, here of 3,000 epochs with the "
-        "preset “paper”. This is no replication of it."
-    )
-
-
-def test_a_run_of_the_papers_size_is_not_called_less(tmp_path):
-    options = {"methods": ("none", "gaussian"), "runs": 30, "epochs": 2, "paper_runs": 30, "paper_epochs": 2}
-    table = tables.comparison(analyze(_results(tmp_path, experiment="mnist-cnn-gaussian", **options)))
-    assert "no replication" not in table.notes[0]
-    # Three decimals, as in the paper's Table II.
-    assert re.match(r"\d\.\d{3} ± ", table.rows[0][1].text)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"methods": ("none", "gaussian"), "missing": [("gaussian", run) for run in range(3, 10)]},
+            ": 3 paired runs of",
+        ),
+        ({"methods": ("none", "gaussian", "uniform"), "missing": [("none", 4)]}, ": 9 to 10 paired runs of"),
+        ({"methods": ("gaussian",)}, ": 10 runs of"),
+    ],
+)
+def test_the_title_in_the_terminal_counts_pairs(tmp_path, capsys, options, said):
+    session.show_summary(analyze(_results(tmp_path, runs=10, **options)))
+    assert said in capsys.readouterr().out
 
 
 def test_p_values_are_written_as_in_the_paper():
@@ -191,84 +211,6 @@ def test_p_values_are_written_as_in_the_paper():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("runs", [2, 5])
-def test_p_values_of_few_runs_are_marked(tmp_path, runs):
-    results = _results(tmp_path, runs=runs)
-    for table in (tables.comparison(analyze(results)), tables.differences(analyze(results))):
-        assert f"† With fewer than 6 pairs of runs (here {runs}) a p-value means little." in table.notes
-    assert tables.comparison(analyze(results)).rows[1][3].text.endswith((" †", "–"))
-    # Where all differences are equal, there is no t-test.
-    assert all(cell.text.endswith((" †", "–")) for cell in _column(tables.differences(analyze(results)), "Holm (t)"))
-
-
-def test_p_values_of_six_runs_are_not_marked(tmp_path):
-    results = _results(tmp_path, runs=6)
-    assert "†" not in str(tables.comparison(analyze(results))) + str(tables.differences(analyze(results)))
-
-
-def test_a_single_run_has_no_p_values(tmp_path):
-    results = _results(tmp_path, runs=1)
-    assert "A single pair of runs has no p-value." in tables.comparison(analyze(results)).notes
-    assert re.fullmatch(r"\d\.\d\d", tables.comparison(analyze(results)).rows[0][1].text)
-    table = tables.differences(analyze(results))
-    for heading in ("95 % interval", "p (t)", "p (W)", "Holm (W)", "Detectable", "Equivalent p", "Effect d"):
-        assert {cell.text for cell in _column(table, heading)} == {"–"}
-
-
-def test_a_mark_has_its_footnote_whatever_the_other_methods_have(tmp_path):
-    """One pair of one method, four of another: both limits are said."""
-    missing = [("none", run) for run in range(1, 7)] + [("uniform", run) for run in range(4, 7)]
-    notes = tables.differences(analyze(_results(tmp_path, runs=7, missing=missing))).notes
-    assert "A single pair of runs has no p-value." in notes
-    assert "† With fewer than 6 pairs of runs (here 4) a p-value means little." in notes
-
-
-def test_a_factor_of_the_learning_rate_leaves_name_and_parameters(tmp_path):
-    results = _results(tmp_path, runs=2, methods=("original", "gaussian", "a@0.5"), selection=True)
-    variants = {"original": "original@0.5", "gaussian": "gaussian:sigma=0.2@0.5"}
-    jobs = tuple(dataclasses.replace(job, variant=variants.get(job.method, job.method)) for job in results.final)
-    chosen = dataclasses.replace(
-        results.selections["gaussian"],
-        variant="gaussian:sigma=0.2@0.5",
-        candidates={
-            "gaussian:sigma=0.2@0.5": {"val_error": 2.0, "val_errors": [2.0, 2.1]},
-            "gaussian:sigma=0.2": {"val_error": 3.0, "val_errors": [3.0, 3.2]},
-        },
-    )
-    results = dataclasses.replace(results, final=jobs, selections={"gaussian": chosen})
-    half = " at 0.5 times the learning rate"
-    names = ["Original dropout" + half, "Gaussian σ=0.2" + half, "a@0.5"]  # the last one is called that
-    assert [row[0].text for row in tables.comparison(analyze(results)).rows] == names
-    table = supplementary_tables.selections(results)
-    assert [cell.text for cell in _column(table, "Candidate")] == ["Gaussian σ=0.2" + half, "Gaussian σ=0.2"]
-    assert f"; Gaussian σ=0.2{half} is 1.05 points ahead of the next, Gaussian σ=0.2 " in table.notes[-1]
-    assert any(f"Gaussian: Gaussian σ=0.2{half} (" in each for each in dict(protocol.protocol(results))["Selected"])
-
-
-def test_methods_with_different_runs_are_compared_on_those_they_share(tmp_path):
-    results = _results(tmp_path, runs=8, failed=[("gaussian", 0), ("none", 1)], missing=[("none", 2), ("uniform", 3)])
-    table = tables.comparison(analyze(results))
-    assert [cell.text for cell in _column(table, "Runs")] == ["6", "8", "8", "8", "7", "7"]
-    (note,) = (note for note in table.notes if "different runs" in note)
-    assert "no dropout 5, Bernoulli 7, adaptive 7, DropConnect 7, uniform 6" in note
-    careful = tables.differences(analyze(results))
-    assert [cell.text for cell in _column(careful, "Pairs")] == ["5", "7", "7", "7", "6"]
-    errors = results.errors()
-    shared = sorted(errors["gaussian"].keys() & errors["none"].keys())
-    expected = np.mean([errors["gaussian"][run] - errors["none"][run] for run in shared])
-    assert _column(careful, "Difference")[0].value == pytest.approx(expected)
-    # Only the comparison that rests on five runs is doubtful.
-    assert [cell.text.endswith("†") for cell in _column(careful, "p (t)")] == [True] + [False] * 4
-
-
-def test_without_the_reference_there_is_nothing_to_compare(tmp_path):
-    results = _results(tmp_path, runs=2, missing=[("gaussian", 0), ("gaussian", 1)])
-    table = tables.comparison(analyze(results))
-    assert len(table.rows) == 5
-    assert any("No run of the reference, Gaussian, is finished" in note for note in table.notes)
-    assert tables.differences(analyze(results)) is None
-
-
 # ---- the careful table
 
 
@@ -280,72 +222,36 @@ def test_differences_agree_with_the_statistics(tmp_path):
     found = stats.adjusted({m: stats.compare_paired(errors["gaussian"], errors[m], margin=0.5) for m in others})
     for (method, expected), row in zip(found.items(), table.rows):
         values = dict(zip(table.headings, row))
-        assert values["Difference"].value == expected.difference, method
-        assert values["Difference"].text == f"{expected.difference:+.2f}".replace("-", "−")
-        low, high = (f"{end:+.2f}".replace("-", "−") for end in expected.interval)
-        assert values["95 % interval"].text.replace("0.00", "") == f"[{low}, {high}]".replace("0.00", "")
-        assert values["p (t)"].value == expected.t_p_two_sided
-        assert values["Holm (t)"].value == pytest.approx(expected.t_p_two_sided_holm)
-        assert values["p (W)"].value == expected.wilcoxon_p_two_sided
-        assert values["Holm (W)"].value == pytest.approx(expected.wilcoxon_p_two_sided_holm)
-        assert values["Effect d"].value == expected.effect
-        assert values["Wins/ties/losses"].text == f"{expected.wins}/{expected.ties}/{expected.losses}"
         answers = [results.contributions["gaussian", run] - results.contributions[method, run] for run in range(10)]
         assert np.mean(answers) == pytest.approx(expected.difference)
-        low, high = (f"{end:+.2f}".replace("-", "−") for end in stats.two_way_interval(answers))
-        assert values["Runs and examples"].text.replace("0.00", "") == f"[{low}, {high}]".replace("0.00", "")
-        low, high = (f"{end:+.2f}".replace("-", "−") for end in expected.simultaneous)
-        assert values["Simultaneous"].text.replace("0.00", "") == f"[{low}, {high}]".replace("0.00", "")
-        assert values["Detectable"].value == expected.minimum_detectable
-        assert values["Equivalent p"].value == pytest.approx(expected.equivalence_p_holm)
-        assert values["Pairs"].text == "10"
+        numbers = {
+            "Difference": expected.difference, "p (t)": expected.t_p_two_sided, "Holm (t)": expected.t_p_two_sided_holm,
+            "p (W)": expected.wilcoxon_p_two_sided, "Holm (W)": expected.wilcoxon_p_two_sided_holm,
+            "Effect d": expected.effect, "Detectable": expected.minimum_detectable,
+            "Equivalent p": expected.equivalence_p_holm,
+        }  # fmt: skip
+        assert {heading: values[heading].value for heading in numbers} == pytest.approx(numbers), method
+        two_way = stats.two_way_interval(answers)
+        intervals = {
+            "95 % interval": expected.interval,
+            "Runs and examples": two_way,
+            "Simultaneous": expected.simultaneous,
+        }
+        texts = {heading: f"[{', '.join(map(formats.signed, ends))}]" for heading, ends in intervals.items()}
+        texts["Wins/ties/losses"] = f"{expected.wins}/{expected.ties}/{expected.losses}"
+        texts |= {"Difference": formats.signed(expected.difference), "Pairs": "10"}
+        assert {heading: values[heading].text for heading in texts} == texts, method
     assert any("less than ±0.50 points, chosen after the fact;" in note for note in table.notes)
     assert "small-sample widened BCa" in table.notes[0]
     assert any("a tenth of the error of the reference" in note for note in tables.differences(analyze(results)).notes)
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (-0.254, "−0.25"),
-        (0.3, "+0.30"),
-        (-0.001, "0.00"),
-        (0.0, "0.00"),
-        (math.inf, "∞"),
-        (-math.inf, "−∞"),
-        (math.nan, "–"),
-    ],
-)
-def test_signed_numbers(value, expected):
-    assert formats.signed(value) == expected
+def test_signed_numbers():
+    values = {-0.254: "−0.25", 0.3: "+0.30", -0.001: "0.00", 0.0: "0.00", math.inf: "∞", -math.inf: "−∞", math.nan: "–"}
+    assert {value: formats.signed(value) for value in values} == values
 
 
 # ---- the others
-
-
-def test_selections_show_candidates_and_the_choice(tmp_path):
-    table = supplementary_tables.selections(_results(tmp_path, selection=True, runs=2))
-    assert [[cell.text for cell in row] for row in table.rows] == [
-        ["Gaussian", "Gaussian σ=0.2", "2.40", "chosen"],
-        ["Gaussian", "Gaussian σ=0.3", "2.50", ""],
-    ]
-    assert "test data were not used" in table.notes[0]
-    assert "by 1 run of 5 epochs, with separate seeds" in table.notes[0]
-    assert not any("takes over" in note for note in table.notes)  # Matched Bernoulli was left out
-    (tmp_path / "s.db").unlink()
-    table = supplementary_tables.selections(_results(tmp_path, selection=True, runs=2, methods=stores.ALL_METHODS))
-    assert table.notes[1] == "Matched Bernoulli takes over what was chosen for Gaussian."
-    (tmp_path / "s.db").unlink()
-    assert supplementary_tables.selections(_results(tmp_path, runs=1)) is None
-
-
-def test_failures_name_their_reason(tmp_path):
-    table = supplementary_tables.failures(_results(tmp_path, runs=2, failed=[("uniform", 1)]))
-    assert [cell.text for cell in table.rows[0]] == [
-        "Uniform", "1", "comparison", "0 of 5", "diverged: the training loss is nan in epoch 1",
-    ]  # fmt: skip
-    (tmp_path / "s.db").unlink()
-    assert supplementary_tables.failures(_results(tmp_path, runs=2)) is None
 
 
 def test_mcnemar_counts_images_and_runs(tmp_path):
@@ -547,11 +453,7 @@ def test_what_does_not_exist_is_empty_or_null_for_programs(tmp_path):
     assert json.loads(formats.json(table))["rows"][0]["t_p"] is None
 
 
-def test_csv_has_large_numbers_as_numbers():
-    row = tables.Cell("1,234", 1234.5), tables.Cell("1,234,567 †", 1234567.0), tables.Cell("1,234 of 5", 1234.0)
-    assert formats.csv(tables.Table("t", "", ("a", "b", "c"), (row,))) == 'a,b,c\r\n1234.5,1234567,"1,234 of 5"\r\n'
-
-
-def test_csv_of_other_tables_has_an_ascii_minus():
-    table = tables.Table("t", "", ("a",), ((tables.Cell("[−0.30, +0.10]", -0.3),),))
-    assert formats.csv(table) == 'a\r\n"[-0.30, +0.10]"\r\n'
+def test_csv_has_large_numbers_as_numbers_and_an_ascii_minus():
+    row = Cell("1,234", 1234.5), Cell("1,234,567 †", 1234567.0), Cell("1,234 of 5", 1234.0), Cell("[−0.3, +0.1]", -0.3)
+    expected = 'a,b,c,d\r\n1234.5,1234567,"1,234 of 5","[-0.3, +0.1]"\r\n'
+    assert formats.csv(Table("t", "", ("a", "b", "c", "d"), (row,))) == expected

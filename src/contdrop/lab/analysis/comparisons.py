@@ -72,7 +72,7 @@ def _two_way(results: Results, method: str, runs: Sequence[int]) -> tuple[float,
     pairs = [(found.get((results.reference, run)), found.get((method, run))) for run in runs]
     rows = [ours.astype(float) - theirs for ours, theirs in pairs if ours is not None and theirs is not None]
     ends = stats.two_way_interval(np.stack(rows)) if len(rows) == len(pairs) else None
-    return None if ends is None or math.isnan(ends[0]) else ends  # one run has none
+    return ends if is_known(ends) else None  # one run has none
 
 
 def without_limits(found: Comparison) -> Comparison:
@@ -119,6 +119,11 @@ def wilcoxon_rejects(comparison: Comparison) -> bool:
 def wilcoxon_can_reject(comparison: Comparison, comparisons: int) -> bool:
     """Return True if Wilcoxon's test can reach 5 %: with n runs p is at least 2^(1 - n), before Holm."""
     return comparisons * 2.0 ** (1 - comparison.runs) < ALPHA
+
+
+def is_known(interval: tuple[float, float] | None) -> bool:
+    """Return True if the interval exists."""
+    return interval is not None and not math.isnan(interval[0])
 
 
 def includes_zero(interval: tuple[float, float] | None) -> bool:

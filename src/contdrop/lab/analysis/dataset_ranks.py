@@ -69,7 +69,12 @@ def rank_published(
 def _sources(every: Sequence[Results]) -> dict[str, Results]:
     sources: dict[str, Results] = {}
     taken: set[str] = set()
-    for results in sorted(every, key=_weight, reverse=True):
+
+    def weight(results: Results) -> tuple[int, int, int]:
+        plain = sum(":" not in method for method in results.errors())
+        return plain, len(results.complete_runs()), results.protocol.epochs
+
+    for results in sorted(every, key=weight, reverse=True):
         data = {job.fingerprints["data"] for job in results.finished if "data" in job.fingerprints}
         # A sweep over variants of one method ranks nothing that other data sets have.
         if data and results.reference in results.errors() and taken.isdisjoint(data | {results.dataset}):
@@ -84,8 +89,3 @@ def _means(results: Results, methods: Sequence[str]) -> dict[str, float]:
     runs = set.intersection(*(set(found[method]) for method in methods))
     sign = results.measure.sign
     return {method: sign * sum(found[method][run] for run in runs) / len(runs) for method in methods} if runs else {}
-
-
-def _weight(results: Results) -> tuple[int, int, int]:
-    plain = sum(":" not in method for method in results.errors())
-    return plain, len(results.complete_runs()), results.protocol.epochs

@@ -185,6 +185,11 @@ class Measure:
             return " percentage points"
         return f" {self.unit}" if self.unit else ""
 
+    @property
+    def in_unit(self) -> str:
+        """Unit of a difference behind its name; empty where values have no unit."""
+        return f", in{self.gap_unit}" if self.gap_unit else ""
+
     def amount(self, gap: float) -> str:
         """Format a difference without its unit: two or more decimals of percentages, else three digits.
 
@@ -214,15 +219,6 @@ class Measure:
 
     def within(self, margin: float | None) -> str:
         return f"±{self.amount(margin or 0)}{self.gap_unit}"
-
-    def states(self, name: str, value: float, sd: float = math.nan) -> str:
-        """State a method's value, at the beginning of a sentence.
-
-        >>> Measure().states("Gaussian", 1.2), Measure("rmse", "").states("Gaussian", 0.5)
-        ('Gaussian errs 1.20 %', 'Gaussian has a test rmse of 0.5')
-        """
-        shown = self.value(value, sd)
-        return f"{name} errs {shown}" if self.is_error else f"{name} has a test {self.name} of {shown}"
 
     def compared(self, difference: float) -> str:
         """Return the comparative for the direction of a difference."""
@@ -269,10 +265,6 @@ def probability(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.{digits}g}"
 
 
-def all_of(number: int, what: str) -> str:
-    return f"the only {what}" if number == 1 else f"all {number} {what}s"
-
-
 def run_count(numbers: Iterable[int], what: str = "run") -> str:
     low, high = min(numbers), max(numbers)
     return plural(low, what) if low == high else f"{low} to {high} {what}s"
@@ -289,7 +281,7 @@ def tally(wins: int, ties: int, losses: int) -> str:
     runs = wins + ties + losses
     kinds = [(what, n) for what, n in (("better", wins), ("equal", ties), ("worse", losses)) if n]
     if len(kinds) == 1:
-        return f"{kinds[0][0]} in {all_of(runs, 'run')}"
+        return f"{kinds[0][0]} in {'the only run' if runs == 1 else f'all {runs} runs'}"
     (what, number), *between, last = kinds
     texts = [f"{what} in {number} of {runs} runs", *(f"{kind} in {n}" for kind, n in between)]
     return f"{', '.join(texts)} and {last[0]} in {last[1]}"

@@ -6,15 +6,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..._text import plural
 from ...errors import UserError
 from .. import stats
 from ..stats.paired import ENOUGH_RUNS, differences
 from ..store.results import Results
-from ..study.labels import display_name, name_in_text
 from .comparisons import ALPHA, margin_of
+from .sentences import texts
 
-_UNKNOWN = "The number of runs needed cannot be estimated"
 PILOT = 5  # runs: with fewer, their spread says next to nothing
 
 
@@ -24,39 +22,27 @@ def needed_runs(every: Iterable[Results]) -> Iterable[str]:
     Never fewer than a verdict takes.
     """
     for results in every:
-        errors, reference = results.errors(), results.reference
-        runs = results.complete_runs()
-        if len(runs) < PILOT:
-            done = plural(len(runs), "complete run")
-            yield f"{_UNKNOWN} from {done}: do at least {PILOT} first (--runs {PILOT}), then ask again."
-            continue
-        if reference not in errors:
-            yield f"{_UNKNOWN}: {display_name(reference)}, the reference, has no run that finished."
-            continue
-        margin = margin_of(results)
-        if margin is None:
-            yield f"{_UNKNOWN} without a difference that matters: give the study a margin."
+        errors, reference, runs, margin = (
+            results.errors(),
+            results.reference,
+            results.complete_runs(),
+            margin_of(results),
+        )
+        if reason := texts("needed", results, len(runs), PILOT, margin):
+            yield from reason
             continue
         others = [method for method in errors if method != reference]
-        corrected = f" after correction for {len(others)} comparisons" if len(others) > 1 else ""
         for method in others:
-            name = display_name(method)
             ours, theirs = (np.array([errors[each][run] for run in runs]) for each in (reference, method))
             sd = stats.summary(differences(ours, theirs)).sd
-            if not sd:
-                yield f"{name}: all {len(runs)} runs differ by the same amount; more runs would add no information."
-                continue
-            low, high = stats.sd_interval(sd, len(runs))
-            try:
-                needed, least, most = (
-                    max(ENOUGH_RUNS, stats.runs_needed(margin, each, alpha=ALPHA / len(others)))
-                    for each in (sd, low, high)
-                )
-            except UserError:
-                yield f"{name}: no feasible number of runs would find {results.measure.gap(margin)}."
-                continue
-            yield (
-                f"{name} against {name_in_text(reference)}: {plural(needed, 'run')} would find a difference of "
-                f"{results.measure.gap(margin)} with 80 % power{corrected}, from the spread of {len(runs)} runs "
-                f"(95 % interval {least} to {most})."
-            )
+            needed = _needed(sd, len(runs), margin, len(others)) if sd and margin else ()
+            yield from texts("needed_against", results, method, len(others), len(runs), sd, needed, margin)
+
+
+def _needed(sd: float, runs: int, margin: float, methods: int) -> tuple[int, ...]:
+    """Return the runs needed with this spread of these runs, and the ends of their interval; empty if beyond number."""
+    spreads = (sd, *stats.sd_interval(sd, runs))
+    try:
+        return tuple(max(ENOUGH_RUNS, stats.runs_needed(margin, each, alpha=ALPHA / methods)) for each in spreads)
+    except UserError:
+        return ()

@@ -45,6 +45,11 @@ class Table:
     notes: tuple[str, ...] = ()
     data: tuple[Mapping[str, Value], ...] = ()
 
+    @property
+    def numeric(self) -> list[bool]:
+        """True for each column with numbers."""
+        return [any(isinstance(row[at].value, float) for row in self.rows) for at in range(len(self.headings))]
+
     @classmethod
     def of(
         cls,
@@ -150,21 +155,19 @@ def markdown(table: Table) -> str:
     def row(cells: Iterable[str]) -> str:
         return f"| {' | '.join(cells)} |"
 
+    def bold(cell: Cell) -> str:
+        text = _markdown_text(cell.text)
+        return f"**{text}**" if cell.bold and text else text
+
     lines = [
         f"**{_markdown_text(table.title)}**",
         "",
         row(_markdown_text(heading) or " " for heading in table.headings),
         row("---" for _ in table.headings),
-        *(row(_markdown_cell(cell) for cell in cells) for cells in table.rows),
+        *(row(map(bold, cells)) for cells in table.rows),
+        *(f"\n{_markdown_text(note)}" for note in table.notes),
     ]
-    for note in table.notes:
-        lines += ["", _markdown_text(note)]
     return "\n".join(lines) + "\n"
-
-
-def _markdown_cell(cell: Cell) -> str:
-    text = _markdown_text(cell.text)
-    return f"**{text}**" if cell.bold and text else text
 
 
 def _markdown_text(text: str) -> str:
@@ -187,7 +190,7 @@ def latex(table: Table) -> str:
     Letters that neither ASCII nor this module's own list knows are left as they are: LaTeX wants a font for them.
     """
     many = len(table.headings) > 8
-    columns = "l" + "".join("r" if _is_numeric(table, at) else "l" for at in range(1, len(table.headings)))
+    columns = "l" + "".join("r" if is_numeric else "l" for is_numeric in table.numeric[1:])
     lines = [
         "% needs \\usepackage{booktabs} and \\usepackage[T1]{fontenc}",
         r"\begin{table}[htbp]",
@@ -196,17 +199,15 @@ def latex(table: Table) -> str:
         rf"\caption{{{_latex_text(table.title)}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
-        _latex_row(_latex_text(heading) for heading in table.headings),
+        _latex_row(map(_latex_text, table.headings)),
         r"\midrule",
-        *(_latex_row(_latex_cell(cell) for cell in cells) for cells in table.rows),
+        *(_latex_row(map(_latex_cell, cells)) for cells in table.rows),
         r"\bottomrule",
         r"\end{tabular}",
     ]
-    if table.notes:
-        # In a box as wide as the column, for a table may be narrower than its notes.
+    if table.notes:  # in a box as wide as the column, for a table may be narrower than its notes
         lines += [r"\par\smallskip", r"\parbox{\linewidth}{\footnotesize"]
-        lines += [_latex_text(note) + r"\par" for note in table.notes]
-        lines.append("}")
+        lines += [*(_latex_text(note) + r"\par" for note in table.notes), "}"]
     return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
@@ -227,10 +228,6 @@ def _latex_text(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in labels.printable(text))
 
 
-def _is_numeric(table: Table, column: int) -> bool:
-    return any(isinstance(row[column].value, int | float) for row in table.rows)
-
-
 def csv(table: Table) -> str:
     r"""Return comma-separated values as of RFC 4180, headings first, without the notes.
 
@@ -242,21 +239,18 @@ def csv(table: Table) -> str:
         >>> csv(Table("t", "", ("a", "b"), ((Cell("=1+1"), Cell("−0.33", -1 / 3)),)))
         "a,b\r\n'=1+1,-0.3333333333333333\r\n"
     """
-    buffer = io.StringIO()
-    writer = _csv.writer(buffer)
+    rows: list[Iterable[str]] = [map(no_formula, table.headings), *(map(_csv_cell, cells) for cells in table.rows)]
     if table.data:
-        writer.writerow(table.data[0])
-        for row in table.data:
-            writer.writerow(no_formula(value) if isinstance(value, str) else _plain(value) for value in row.values())
-        return buffer.getvalue()
-    writer.writerow(no_formula(heading) for heading in table.headings)
-    for cells in table.rows:
-        writer.writerow(_csv_cell(cell) for cell in cells)
+        rows = [table.data[0], *(map(_csv_value, row.values()) for row in table.data)]
+    buffer = io.StringIO()
+    _csv.writer(buffer).writerows(rows)
     return buffer.getvalue()
 
 
-def _plain(value: float | None) -> str:
+def _csv_value(value: Value) -> str:
     """Format a number in full precision; empty for one that does not exist."""
+    if isinstance(value, str):
+        return no_formula(value)
     return "" if value is None or not math.isfinite(value) else repr(value)
 
 

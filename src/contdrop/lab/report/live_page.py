@@ -31,7 +31,7 @@ from ..store.writer import Store
 from ..study import labels
 from . import protocol, style, templating
 from .formats import MINUS
-from .page import chip, heading
+from .page import heading
 
 REFRESH_SECONDS = 2
 _MOST_CURVES = 12  # jobs drawn at once
@@ -126,7 +126,7 @@ class LivePage:
         drawn = [(job, store.epochs(job.id)) for job in running[:_MOST_CURVES]]
         return {
             **heading(judged),
-            **_so_far(judged, is_done),
+            **_so_far(judged),
             "is_done": is_done,
             "progress": _progress(jobs, running),
             "methods": list(_methods(jobs, held)),
@@ -171,14 +171,12 @@ def _methods(jobs: Sequence[JobRecord], held: Collection[int]) -> Iterator[dict[
         yield {**look, **_tally(mine, held)}
 
 
-def _so_far(judged: Analysis, is_done: bool) -> dict[str, Any]:
+def _so_far(judged: Analysis) -> dict[str, Any]:
     """Return how far the verdict is from its final form."""
-    results, found = judged.results, judged.verdict
+    results = judged.results
     others = [method for method in results.methods if method != results.reference]
     pairs = [judged.comparisons[method].runs if method in judged.comparisons else 0 for method in others]
     return {
-        "chip": chip(found) if is_done else "not final",
-        "tone": found.outcome if is_done else "none",
         "planned_runs": len({job.run for job in results.final}),  # none before parameters are selected
         "paired_runs": min(pairs, default=0),
     }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import UserError
-from ..analysis.comparisons import BETTER, OUTCOME_WORDS, WORSE, outcome_of
+from ..analysis.comparisons import OUTCOME_WORDS, outcome_of
 from ..analysis.metric_format import Measure, capital, moment
 from ..analysis.verdict import Analysis, Verdict, analyze
 from ..extensions import extension
@@ -75,15 +75,15 @@ def write(
             files = PageFiles(out, drawing.FORMATS if slow else _FAST_FORMATS, pool)
             content = _content(store, analyses, files, data_dir)
             files.embed()
+            titles = [each["title"] for each in content["experiments"]]
             page = templating.render_page(
                 "page",
                 f"{files.inline.rules()}\n{templating.dark_colours(files.inline.colours)}",
                 **content,
-                title=_title([each["title"] for each in content["experiments"]]),
+                title=titles[0] if len(titles) == 1 else f"{len(titles)} experiments" if titles else "Nothing yet",
                 as_of=_last_change(analyses),
                 store=labels.printable(store_path.name),
                 refresh=refresh,
-                words=OUTCOME_WORDS,
             )
             write_text(out / templating.INDEX, page)
         except OSError as error:
@@ -97,12 +97,6 @@ def write(
         tuple(each.verdict for each in analyses),
         sum(len(each.results.failed) for each in analyses),
     )
-
-
-def _title(titles: Sequence[str]) -> str:
-    if len(titles) > 1:
-        return f"{len(titles)} experiments"
-    return titles[0] if titles else "Nothing yet"
 
 
 def _last_change(analyses: Sequence[Analysis]) -> str:
@@ -154,7 +148,6 @@ def _experiment(store: Store, analysis: Analysis, files: PageFiles) -> dict[str,
         **heading(analysis),
         "paper": record.description.get("paper") or "",
         "size": protocol.size(results),
-        "chip": chip(analysis.verdict),
         "tables": [files.table(table, *prefix) for table in evidence if table],
         "pictures": [files.picture(picture, *prefix) for picture in figures.figures(store, analysis)],
         "selections": files.table(selections, *prefix) if selections else None,
@@ -175,20 +168,13 @@ def heading(analysis: Analysis) -> dict[str, Any]:
         "name": labels.printable(results.protocol.experiment),
         "title": protocol.title_of(results),
         "verdict": analysis.verdict,
+        "words": OUTCOME_WORDS,
         "reference": reference,
         "metric": capital(measure.name),
-        "unit": f", in{measure.gap_unit}" if measure.gap_unit else "",
+        "unit": measure.in_unit,
         "sign": capital(measure.sign_rule(reference)),
         "forest": forest(analysis.comparisons, measure),
     }
-
-
-def chip(found: Verdict) -> str:
-    """Return the verdict in a few words."""
-    if found.outcome in (BETTER, WORSE):
-        outcomes = list(found.outcomes.values())
-        return f"{OUTCOME_WORDS[found.outcome]} than {outcomes.count(found.outcome)} of {len(outcomes)}"
-    return OUTCOME_WORDS.get(found.outcome, "no verdict" if found.outcome == "none" else found.outcome)
 
 
 def forest(comparisons: Mapping[str, Comparison], measure: Measure) -> dict[str, Any] | None:

@@ -55,15 +55,7 @@ class PageFiles:
                 write_text(path, write(table))
                 self.tables.append(path)
                 files.append((kind, f"tables/{path.name}"))
-        columns = range(len(table.headings))
-        numeric = [any(isinstance(row[column].value, float) for row in table.rows) for column in columns]
-        return {
-            "title": table.title,
-            "headings": list(zip(table.headings, numeric)),
-            "rows": [list(zip(row, numeric)) for row in table.rows],
-            "notes": table.notes,
-            "files": files,
-        }
+        return {"table": table, "files": files}
 
     def picture(self, picture: figures.Picture, *prefix: str) -> dict[str, Any]:
         name, directory, endings = self._name(*prefix, picture.name), self._out / "figures", self._endings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -83,12 +84,11 @@ def protocol(results: Results) -> Entries:
         finished=min(map(len, results.errors().values()), default=0),
         plans=amendments.plans(results.protocol.description),
         counts=", ".join(counts),
-        candidates=_candidates(results),
         shared=sorted({name for job in results.finished for name in job.fingerprints}),
-        noise={job.method: _noise(job) for job in results.finished},
         versions=_distinct([job.versions for job in jobs]),
         machines=_distinct([job.machine for job in jobs]),
         time=_time(results),
+        in_full=in_full,
         plain=plain,
         at_most=functools.partial(at_most, results),
     ):
@@ -97,29 +97,6 @@ def protocol(results: Results) -> Entries:
         elif text := line[2:]:
             found[-1][1].append(text)
     return [(term, about) for term, about in found if about]
-
-
-def _candidates(results: Results) -> dict[str, str]:
-    """Return what was selected for each method."""
-    candidates = (results.protocol.configuration.get("selection") or {}).get("candidates") or {}
-    waiting = {
-        label: f"not decided yet, out of {plural(len(variants), 'candidate')}"
-        for label, variants in candidates.items()
-        if label in results.methods or label in results.selections
-    }
-    made = {label: results.selections[label] for label in waiting if label in results.selections}
-    return waiting | {
-        label: f"{in_full(each.variant) if each.variant else 'nothing'} ({each.reason})" for label, each in made.items()
-    }
-
-
-def _noise(job: JobRecord) -> str:
-    """Describe mean and strength of a method's mask."""
-    mean, strength = job.results.get("mean"), job.results.get("relative_variance")
-    if strength is None:
-        names = {labels.ORIGINAL: "as the model has it", labels.OWN: "as the study has it"}
-        return names.get(labels.split(job.method).name, "differs from unit to unit")
-    return f"{'no mean recorded' if mean is None else f'mean {mean:.3g}'}, relative variance {strength:.3f}"
 
 
 def tally(results: Results) -> list[tuple[int, str]]:
@@ -240,10 +217,8 @@ def _time(results: Results) -> str:
     jobs = [job for job in (*results.selection, *results.final) if job.started]
     if not jobs:
         return ""
-    seconds = sum(job.seconds for job in jobs)
-    first = min(job.started or 0 for job in jobs)
-    last = max(job.ended or job.started or 0 for job in jobs)
-    return f"{_duration(seconds)} of training, between {moment(first)} and {moment(last)}"
+    first, last = min(job.started or 0 for job in jobs), max(job.ended or job.started or 0 for job in jobs)
+    return f"{_duration(sum(job.seconds for job in jobs))} of training, between {moment(first)} and {moment(last)}"
 
 
 def _duration(seconds: float) -> str:
@@ -263,10 +238,6 @@ def _ranges(runs: Sequence[int]) -> str:
     >>> _ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'
     """
-    parts: list[list[int]] = []
-    for run in sorted(runs):
-        if parts and run == parts[-1][-1] + 1:
-            parts[-1].append(run)
-        else:
-            parts.append([run])
+    groups = itertools.groupby(enumerate(sorted(runs)), lambda place: place[1] - place[0])
+    parts = [[run for _, run in group] for _, group in groups]
     return ", ".join(f"{part[0]}" if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

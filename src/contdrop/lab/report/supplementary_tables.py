@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ..._text import plural
 from .. import stats
 from ..analysis import dataset_ranks
 from ..analysis.metric_format import HIGHER, Measure
@@ -29,34 +27,24 @@ _UNCERTAINTY = "test:uncertainty_"
 def selections(results: Results) -> Table | None:
     """Return the selected parameters and the validation values they were selected by."""
     measure = results.measure
-    rows = [
-        _candidate_row(selection, candidate, score, measure)
-        for selection in results.selections.values()
-        for candidate, score in selection.candidates.items()
-    ]
-    settings = results.protocol.configuration.get("selection") or {}
-    runs, epochs = settings.get("runs"), settings.get("epochs")
-    each = "" if runs == 1 else " each"
-    size = f" by {plural(runs, 'run')} of {at_most(results, epochs)}{each}" if runs and epochs else ""
-    follows = {label: on for label, on in (settings.get("follows") or {}).items() if label in results.methods}
+    rows = []
+    for selection in results.selections.values():
+        for candidate, score in selection.candidates.items():
+            error, chosen = None if "failed" in score else float(score["val_error"]), candidate == selection.variant
+            shown = "failed" if error is None else measure.written(error)
+            rows.append(
+                {
+                    "Method": name_cell(selection.method),
+                    "Candidate": Cell(in_full(candidate)),
+                    f"Validation {measure.heading}": Cell(shown, error, chosen),
+                    "": Cell("chosen" if chosen else "", float(chosen), chosen),
+                }
+            )
     notes = [
-        *texts("selections", measure, origin(results) == OWN_LOOP, size, follows),
+        *texts("selections", results, origin(results) == OWN_LOOP, functools.partial(at_most, results)),
         *(clearness(selection, measure) for selection in results.selections.values() if selection.variant),
     ]
     return Table.of("selections", f"{title_of(results)}: parameters chosen", rows, notes) if rows else None
-
-
-def _candidate_row(
-    selection: SelectionRecord, candidate: str, score: Mapping[str, Any], measure: Measure
-) -> dict[str, Cell]:
-    error = None if "failed" in score else float(score["val_error"])
-    chosen = candidate == selection.variant
-    return {
-        "Method": name_cell(selection.method),
-        "Candidate": Cell(in_full(candidate)),
-        f"Validation {measure.heading}": Cell("failed" if error is None else measure.written(error), error, chosen),
-        "": Cell("chosen" if chosen else "", float(chosen), chosen),
-    }
 
 
 def clearness(selection: SelectionRecord, measure: Measure = Measure()) -> str:
@@ -171,14 +159,26 @@ def mcnemar(results: Results, store: Store) -> Table | None:
     rows, read = [], functools.cache(store.artefact)  # the reference's are looked at once for each method
     for method in errors:
         found = [each for run in errors.get(reference, {}) if (each := _mcnemar(results, read, method, run))]
-        if method != reference and found:
-            rows.append((method_cell(results, method), *_mcnemar_cells(found)))
-    headings = (
-        "Method", f"Only {called} right, examples", "Only the method right", "Median p", f"{begun} better in",
-        "The method better in",
-    )  # fmt: skip
-    title = f"{title_of(results)}: network against network"
-    return Table("mcnemar", title, headings, tuple(rows), texts("mcnemar")) if rows else None
+        if method == reference or not found:
+            continue
+        counts = np.array([(each.only_a_right, each.only_b_right) for each in found])
+        clear = np.array([[each.p < 0.05] for each in found])
+        ours, theirs = counts.mean(axis=0).tolist()
+        better = (clear & (counts > counts[:, ::-1])).sum(axis=0).tolist()  # in how many runs each of the two is
+        shares = [Cell(f"{number} of {len(found)}", number / len(found)) for number in better]
+        rows.append(
+            {
+                "Method": method_cell(results, method),
+                f"Only {called} right, examples": Cell(f"{ours:.1f}", ours),
+                "Only the method right": Cell(f"{theirs:.1f}", theirs),
+                "Median p": p_cell(float(np.median([each.p for each in found]))),
+                f"{begun} better in": shares[0],
+                "The method better in": shares[1],
+            }
+        )
+    return (
+        Table.of("mcnemar", f"{title_of(results)}: network against network", rows, texts("mcnemar")) if rows else None
+    )
 
 
 def _mcnemar(
@@ -190,15 +190,6 @@ def _mcnemar(
     first, second = (read(job.id, "test_predictions") for job in (ours, theirs))
     truth = read(ours.id, "test_labels")
     return None if first is None or second is None or truth is None else stats.mcnemar(first, second, truth)
-
-
-def _mcnemar_cells(found: Sequence[stats.McNemar]) -> list[Cell]:
-    counts = np.array([(each.only_a_right, each.only_b_right) for each in found])
-    clear = np.array([each.p < 0.05 for each in found])
-    means = [Cell(f"{mean:.1f}", mean) for mean in counts.mean(axis=0).tolist()]
-    better = [int((clear & (ahead > 0)).sum()) for ahead in (counts[:, 0] - counts[:, 1], counts[:, 1] - counts[:, 0])]
-    shares = [Cell(f"{number} of {len(found)}", number / len(found)) for number in better]
-    return [*means, p_cell(float(np.median([each.p for each in found]))), *shares]
 
 
 def ranks(every: Sequence[Results]) -> Table | None:
@@ -214,7 +205,7 @@ def ranks(every: Sequence[Results]) -> Table | None:
             *(Cell(f"{each[method]:g}", each[method], each[method] == min(each.values())) for each in by_dataset),
             Cell(f"{average[method]:.2f}", average[method], average[method] == min(average.values())),
             p_cell(compared.against_reference.get(method)),
-            *([_published_rank(published.get(method))] if published else []),
+            *([Cell(f"{rank:g}" if (rank := published.get(method)) else NONE, rank)] if published else []),
         )
         for method in sorted(average, key=average.__getitem__)
     ]
@@ -227,7 +218,3 @@ def ranks(every: Sequence[Results]) -> Table | None:
     headings = ("Method", *map(labels.printable, found.errors), "Average", f"p against {called}")
     headings += ("The paper's average",) if published else ()
     return Table("ranks", "Ranks over data sets", headings, tuple(rows), notes)
-
-
-def _published_rank(rank: float | None) -> Cell:
-    return Cell(NONE if rank is None else f"{rank:g}", rank)

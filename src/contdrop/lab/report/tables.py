@@ -17,7 +17,6 @@ from ..extensions import PublishedTable, extension
 from ..stats.paired import ENOUGH_RUNS
 from ..stats.significance import RESOLUTION
 from ..store.results import Results
-from ..store.schema import FAILED
 from ..study import amendments, labels
 from .formats import (
     DOUBTFUL,
@@ -56,7 +55,7 @@ def overview(analysis: Analysis) -> Table:
         for method, (found, is_best) in _summaries(results).items()
     ]
     data = _data(analysis, ("difference", "t_p_two_sided_holm"))
-    return Table.of("comparison", title_of(results), rows, _notes(analysis, has_noise), data)
+    return Table.of("comparison", title_of(results), rows, _notes("means", analysis, has_noise), data)
 
 
 def _against(called: str, found: stats.Comparison | None, decimals: int) -> dict[str, Cell]:
@@ -98,7 +97,7 @@ def comparison(analysis: Analysis) -> Table:
         )
     runs, epochs = (results.protocol.description.get(f"paper_{what}") for what in ("runs", "epochs"))
     runs = runs or theirs.runs
-    notes = _notes(analysis, False, theirs, runs, epochs, falls_short(results, runs, epochs))
+    notes = _notes("means", analysis, False, theirs, runs, epochs, falls_short(results, runs, epochs))
     return Table.of("comparison", title_of(results), rows, notes, _data(analysis, ("t_p", "wilcoxon_p"), theirs))
 
 
@@ -153,17 +152,10 @@ def _data(
     )
 
 
-def _notes(analysis: Analysis, has_noise: bool, *published: object) -> tuple[str, ...]:
-    results = analysis.results
-    return texts("means", analysis, size_of(results), _unit(results), has_noise, *published) + _limits(analysis)
-
-
-def _limits(analysis: Analysis) -> tuple[str, ...]:
-    """Return the notes on the limits of the p-values."""
-    results, pairs = analysis.results, {method: found.runs for method, found in analysis.comparisons.items()}
-    has_unequal_runs = len({len(runs) for runs in results.errors().values()}) > 1
-    has_failed = any(job.status == FAILED for job in results.final)
-    return texts("limits", pairs, ENOUGH_RUNS, DOUBTFUL, has_unequal_runs, has_failed)
+def _notes(name: str, analysis: Analysis, *values: object) -> tuple[str, ...]:
+    """Return the notes of a table, with those on the limits of its p-values."""
+    found = texts(name, analysis, size_of(analysis.results), *values)
+    return found + texts("limits", analysis, ENOUGH_RUNS, DOUBTFUL)
 
 
 def differences(analysis: Analysis) -> Table | None:
@@ -175,15 +167,9 @@ def differences(analysis: Analysis) -> Table | None:
     title = f"{title_of(results)}: {called} against each method"
     rows = [_difference_row(method_cell(results, method), found, decimals) for method, found in comparisons.items()]
     data = [_difference_data(results, method, found) for method, found in comparisons.items()]
-    return Table.of("differences", title, rows, _difference_notes(analysis), data)
-
-
-def _difference_notes(analysis: Analysis) -> tuple[str, ...]:
-    results, margin = analysis.results, next(iter(analysis.comparisons.values())).margin
-    is_planned = planned_margin(results) is not None
+    margin, is_planned = next(iter(comparisons.values())).margin, planned_margin(results) is not None
     is_moved = amendments.has_moved(results.protocol.description, "margin")
-    found = texts("differences", analysis, size_of(results), _unit(results), margin, is_planned, is_moved)
-    return found + _limits(analysis)
+    return Table.of("differences", title, rows, _notes("differences", analysis, margin, is_planned, is_moved), data)
 
 
 def _decimals(comparisons: Mapping[str, stats.Comparison]) -> int:
@@ -193,11 +179,6 @@ def _decimals(comparisons: Mapping[str, stats.Comparison]) -> int:
     means = max((abs(found.reference.mean) for found in comparisons.values()), default=1.0)
     most = 8 - min(0, math.floor(math.log10(means or 1.0)))  # of values that are small themselves, more
     return 2 if smallest >= 0.1 else min(most, 1 - math.floor(math.log10(smallest)))
-
-
-def _unit(results: Results) -> str:
-    unit = results.measure.gap_unit
-    return f", in{unit}" if unit else ""
 
 
 def _difference_row(method: Cell, found: stats.Comparison, decimals: int) -> dict[str, Cell]:

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import pathlib
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-import jinja2
 import markupsafe
 
 from ... import __version__
-from ..._text import plural, visible
 from ...errors import UserError
-from ..analysis.metric_format import capital, moment
-from ..study import labels
+from ..analysis import sentences
 from . import style
 
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"
+_TEXTS = _TEMPLATES / "texts.txt"
 
 
 def render(template: str, **content: Any) -> str:
     """Render a template."""
-    return _environment(is_html=True).get_template(template).render(version=__version__, **content)
+    return sentences.environment(_TEMPLATES, is_html=True).get_template(template).render(version=__version__, **content)
 
 
 def render_page(name: str, drawings: str, *, polls: bool = False, **content: Any) -> str:
@@ -52,59 +48,13 @@ def _read(name: str) -> str:
 
 
 def texts(name: str, *values: object, **more: object) -> tuple[str, ...]:
-    """Return the notes or sentences of a macro in texts.txt: its lines that are not empty."""
-    lines = str(getattr(_text_macros(), name)(*values, **more)).split("\n")
-    return tuple(line.strip() for line in lines if line.strip())
+    """Return the notes or sentences of a macro in texts.txt."""
+    return sentences.texts(name, *values, file=_TEXTS, **more)
 
 
 def caption(name: str, *values: object, **more: object) -> str:
     """Return the sentences of a macro in texts.txt as a paragraph."""
-    return " ".join(texts(name, *values, **more))
-
-
-def listed(texts: Mapping[str, object], separator: str = ", ") -> str:
-    """List methods, each with a text."""
-    return separator.join(f"{labels.name_in_text(method)} {text}" for method, text in texts.items())
-
-
-@functools.cache
-def _environment(*, is_html: bool) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=is_html,
-        undefined=jinja2.StrictUndefined,
-        finalize=_without_control if is_html else _on_one_line,
-    )
-    environment.filters |= {
-        "called": lambda method, longest=60: labels.name_in_text(method, longest=longest),
-        "capital": capital,
-        "listed": listed,
-        "moment": moment,
-        "named": lambda method, longest=28: labels.display_name(method, longest=longest),
-        "plural": plural,
-        "shown": lambda method: labels.display_name(method, longest=10_000),
-        "unbroken": _unbroken,
-    }
-    return environment
-
-
-def _without_control(value: Any) -> Any:
-    """Make control characters in texts from a store visible."""
-    return value if isinstance(value, markupsafe.Markup) or not isinstance(value, str) else visible(value)
-
-
-def _on_one_line(value: Any) -> Any:
-    return value.replace("\n", " ") if isinstance(value, str) else value
-
-
-@functools.cache
-def _text_macros() -> Any:
-    return _environment(is_html=False).get_template("texts.txt").module
-
-
-def _unbroken(text: str) -> str:
-    """Keep a number and its unit, and p and its value, on one line."""
-    return re.sub(r"(?<=\d) (?=%)|(?<=\bp) (?=[=<])|(?<=\bp [=<]) (?=\d)", "\N{NO-BREAK SPACE}", text)
+    return sentences.paragraph(name, *values, file=_TEXTS, **more)
 
 
 def _policy(style: str, script: str, polls: bool) -> str:

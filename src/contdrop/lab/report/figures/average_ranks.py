@@ -8,11 +8,12 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from ...analysis.dataset_ranks import rank
+from ...analysis.sentences import listed
 from ...stats import RankComparison
 from ...store.results import Results
 from ...study import labels
 from .. import style
-from ..templating import caption, listed
+from ..templating import caption
 from .drawing import SMALL, TINY, WIDTH, Picture, blank, place, short_names, styled, text_width
 
 

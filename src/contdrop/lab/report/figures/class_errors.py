@@ -8,9 +8,11 @@ from functools import partial
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from ...analysis.sentences import listed
 from ...extensions import extension
 from ...store.results import Results
 from ...store.writer import Store
@@ -18,8 +20,8 @@ from ...study import labels
 from .. import style
 from ..formats import NONE
 from ..protocol import size_of
-from ..templating import caption, listed
-from .drawing import SMALL, TINY, WIDTH, Array, Picture, blank, place, short_names, styled, text_width
+from ..templating import caption
+from .drawing import TINY, Array, Picture, laid_out, plots, short_names, styled
 
 Shares = Mapping[str, Array]
 _MOST_CLASSES = 20
@@ -94,51 +96,37 @@ def _class_names(results: Results, number: int) -> tuple[str, ...]:
     return known if len(known) == number else tuple(map(str, range(number)))
 
 
-def _clear(axes: Axes, columns: int, rows: int) -> None:
-    """Set the limits of a plot of cells, the first row on top, without grid and tick marks."""
-    axes.set(xlim=(0, columns), ylim=(rows, 0))
-    axes.tick_params(length=0)
-    axes.grid(visible=False)
-
-
 def _shade(axes: Axes, shares: Array, colour: str) -> None:
-    """Shade cells by their shares of 1."""
+    """Shade cells by their shares of 1, the first row on top, without grid and tick marks."""
     rows, columns = np.nonzero(np.nan_to_num(shares))
     cells = [Rectangle((x, y), 1, 1) for x, y in zip(columns.tolist(), rows.tolist())]
     shades = [(colour, share) for share in shares[rows, columns].tolist()]
     axes.add_collection(PatchCollection(cells, facecolor=shades, edgecolor="none"))
+    axes.set(xlim=(0, shares.shape[1]), ylim=(len(shares), 0))
+    axes.tick_params(length=0, pad=3)
+    axes.grid(visible=False)
 
 
 @styled()
 def _draw_classes(
     errors: Shares, won: Mapping[str, int], against: Mapping[str, int], called: str, names: Sequence[str]
 ) -> Figure:
-    rows = list(short_names(errors).values())
-    left = min(1.85, text_width(rows, SMALL) + 0.12)
-    right = 0.95 if against else 0.5
     shown = [labels.shorten(name, 12) for name in names]
     tilted = max(map(len, shown)) > 3
-    top = (0.3 + 0.75 * text_width(shown, TINY) if tilted else 0.3) + 0.12
-    cell = (WIDTH - left - right) / len(names)
-    height = 0.27 * len(errors)
-    figure = blank(top + height + 0.12)
-    axes = place(figure, left, top, cell * len(names), height)
-    _clear(axes, len(names), len(errors))
-    _write_errors(axes, np.array(list(errors.values())), min(TINY, 72 * cell / 2.6))
-    axes.set_yticks(np.arange(len(errors)) + 0.5, labels=rows)
+    figure, ((axes,),) = plots(0.27 * len(errors) + (0.95 if tilted else 0.5))
+    _write_errors(axes, np.array(list(errors.values())), min(TINY, 72 / len(names)))
+    axes.set_yticks(np.arange(len(errors)) + 0.5, labels=list(short_names(errors).values()))
     axes.xaxis.tick_top()
     axes.set_xticks(np.arange(len(names)) + 0.5, labels=shown, fontsize=TINY, rotation=50 if tilted else 0,
                     ha="left" if tilted else "center", rotation_mode="anchor")  # fmt: skip
-    axes.tick_params(pad=3)
     axes.spines[:].set_visible(False)
-    beside = [(0.22, "best\non", won), (0.65, f"{labels.shorten(called, 10)}\nbetter", against)]
+    beside = [(1.06, "best\non", won), (1.18, f"{labels.shorten(called, 10)}\nbetter", against)]
+    text = partial(axes.text, transform=axes.get_yaxis_transform(), ha="center")
     for x, heading, counts in beside[: 1 + bool(against)]:
-        at = len(names) + x / cell
-        axes.text(at, -0.15, heading, ha="center", va="bottom", fontsize=_SMALLEST, color=style.FAINT)
+        text(x, -0.15, heading, va="bottom", fontsize=_SMALLEST, color=style.FAINT)
         for row, method in enumerate(errors):
-            count = str(counts.get(method, NONE))
-            axes.text(at, row + 0.5, count, ha="center", va="center_baseline", fontsize=TINY)
-    return figure
+            text(x, row + 0.5, str(counts.get(method, NONE)), va="center_baseline", fontsize=TINY)
+    return laid_out(figure)
 
 
 def _write_errors(axes: Axes, table: Array, size: float) -> None:
@@ -181,38 +169,25 @@ def _draw_confusion(mistakes: Shares, names: Sequence[str]) -> Figure:
     columns = min(len(mistakes), 2 if len(mistakes) <= 4 else 3)
     rows = -(-len(mistakes) // columns)
     shown = [labels.shorten(name, 11) for name in names]
-    tilted, longest = max(map(len, shown)) > 2, text_width(shown, _SMALLEST)
-    left, gap, middle = longest + 0.32, 0.14, np.arange(len(names)) + 0.5
-    side = min((WIDTH - left - 0.1 - gap * (columns - 1)) / columns, 2.3)
-    figure = blank((side + 0.32) * rows + (longest if tilted else 0.0) + 0.8)
+    figure, plotted = plots(rows * (4.8 / max(columns, 2) + 0.25) + 1.0, rows, columns, sharex=True, sharey=True)
     largest, titles = max(float(found.max()) for found in mistakes.values()) or 1.0, short_names(mistakes)
-    for at, (method, found) in enumerate(mistakes.items()):
-        row, column = divmod(at, columns)
-        axes = place(figure, left + column * (side + gap), 0.3 + row * (side + 0.32), side, side)
-        _clear(axes, len(names), len(names))
+    for axes, (method, found) in zip(plotted.flat, mistakes.items()):
         _shade(axes, found / largest, style.INK)
         axes.plot([0, len(names)], [0, len(names)], color=style.GRID, linewidth=0.8, zorder=0)
-        lowest = at + columns >= len(mistakes)
-        axes.set_xticks(middle if lowest else [], labels=shown if lowest else [], fontsize=_SMALLEST,
-                        rotation=90 if tilted else 0)  # fmt: skip
-        axes.set_yticks(middle if column == 0 else [], labels=[] if column else shown, fontsize=_SMALLEST)
-        axes.tick_params(pad=2)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_ticks(np.arange(len(names)) + 0.5, labels=shown, fontsize=_SMALLEST)
+        axes.tick_params(axis="x", rotation=90 if max(map(len, shown)) > 2 else 0)
         axes.spines[:].set(visible=True, color=style.GRID)
         axes.set_title(titles[method], fontsize=TINY, pad=3, loc="left", color=style.style(method).colour,
                        fontweight="bold")  # fmt: skip
-        if column == 0 and row == (rows - 1) // 2:
-            axes.set_ylabel("true class", fontsize=TINY)
-    _draw_key(figure, largest, left)
-    centre = left + (columns * (side + gap) - gap) / 2
-    figure.text(centre / WIDTH, 0.42 / figure.get_size_inches()[1], "taken for", ha="center", fontsize=TINY)
-    return figure
-
-
-def _draw_key(figure: Figure, largest: float, left: float) -> None:
-    axes = place(figure, left, float(figure.get_size_inches()[1]) - 0.34, 1.0, 0.1)
-    _clear(axes, 10, 1)
-    _shade(axes, (np.arange(10)[None] + 0.5) / 10, style.INK)
-    axes.set_xticks([0, 10], labels=["0", f"{largest:.2g} %"], fontsize=_SMALLEST)
-    axes.set_yticks([])
-    axes.tick_params(pad=1)
-    axes.spines[:].set(visible=True, color=style.GRID)
+    for number, axes in enumerate(plotted.flat):
+        axes.xaxis.set_tick_params(labelbottom=number + columns >= len(mistakes))
+        axes.set_axis_on() if number < len(mistakes) else axes.set_axis_off()
+    figure.supxlabel("taken for", fontsize=TINY)
+    figure.supylabel("true class", fontsize=TINY)
+    shades = LinearSegmentedColormap.from_list("", [(style.INK, 0.0), (style.INK, 1.0)], N=10)
+    scale = figure.colorbar(PatchCollection([], cmap=shades), ax=plotted, location="bottom", shrink=0.3, aspect=12,
+                            anchor=(0.0, 0.5))  # fmt: skip
+    scale.set_ticks([0, 1], labels=["0", f"{largest:.2g} %"], fontsize=_SMALLEST)
+    scale.outline.set_edgecolor(style.GRID)
+    return laid_out(figure)

@@ -9,12 +9,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ...analysis.sentences import listed
 from ...store.results import Results
 from ...store.writer import Store
 from .. import style
 from ..protocol import size_of
-from ..templating import caption, listed
-from .drawing import SMALL, WIDTH, Array, Picture, blank, place, plain_ticks, short_names, styled
+from ..templating import caption
+from .drawing import SMALL, Array, Picture, laid_out, plain_ticks, plots, short_names, styled
 
 Layers = Mapping[int, Mapping[str, Array]]  # counts by layer and method, the mean over runs
 
@@ -43,9 +44,10 @@ def covariances(store: Store, results: Results) -> Picture | None:
     if isinstance(what, Mapping) and {"inputs", "repeats"} <= set(what):
         measured = f"{what['inputs']} validation images, each passed {what['repeats']:,} times"
     near = float(edges[-1]) / 20
+    inside = abs(edges[1:] + edges[:-1]) / 2 <= near
     shares = [
         f"Layer {layer}, share of pairs within ±{near:.2g}: "
-        + listed({method: f"{_share(edges, each, near):.1f} %" for method, each in methods.items()})
+        + listed({method: f"{100 * each[inside].sum() / max(each.sum(), 1):.1f} %" for method, each in methods.items()})
         for layer, methods in layers.items()
     ]
     return Picture(
@@ -57,23 +59,15 @@ def covariances(store: Store, results: Results) -> Picture | None:
     )
 
 
-def _share(edges: Array, counts: Array, near: float) -> float:
-    """Return the percentage of pairs in bins whose middle is so near to 0."""
-    middle = (edges[1:] + edges[:-1]) / 2
-    return 100 * float(counts[abs(middle) <= near].sum()) / max(float(counts.sum()), 1.0)
-
-
 @styled()
 def _draw(edges: Array, layers: Layers) -> Figure:
     methods = dict.fromkeys(method for found in layers.values() for method in found)
-    columns = 2
-    key_height = 0.18 * -(-len(methods) // columns) + 0.05
-    left, height, step = 0.85, 1.65, 2.15
-    figure = blank(key_height + step * len(layers) + 0.25)
-    reach = _reach(edges, layers)
+    figure, plotted = plots(2.15 * len(layers) + 0.09 * len(methods) + 0.3, len(layers))
+    seen = np.any([counts > 0 for found in layers.values() for counts in found.values()], axis=0)
+    ends = np.abs([edges[:-1][seen], edges[1:][seen]])
+    reach = float(ends.max()) * 1.04 if ends.size else float(edges[-1])  # the largest distance from 0 to be seen
     middle = (edges[1:] + edges[:-1]) / 2
-    for row, (layer, found) in enumerate(layers.items()):
-        axes = place(figure, left, key_height + 0.2 + row * step, WIDTH - left - 0.15, height)
+    for axes, (layer, found) in zip(plotted[:, 0], layers.items()):
         for method, counts in found.items():
             look = style.style(method)
             axes.plot(middle, np.where(counts > 0, counts, np.nan), **look.stroke, linewidth=1.4)
@@ -86,13 +80,5 @@ def _draw(edges: Array, layers: Layers) -> Figure:
     handles = [
         Line2D([], [], **style.style(method).stroke, label=name) for method, name in short_names(methods).items()
     ]
-    figure.legend(handles=handles, loc="upper center", ncols=columns, frameon=False, handlelength=3.2,
-                  bbox_to_anchor=(0.55, 1.0), borderaxespad=0.2)  # fmt: skip
-    return figure
-
-
-def _reach(edges: Array, layers: Layers) -> float:
-    """Return the largest distance from 0 that is visible."""
-    seen = np.any([counts > 0 for found in layers.values() for counts in found.values()], axis=0)
-    ends = np.abs([edges[:-1][seen], edges[1:][seen]])
-    return float(ends.max()) * 1.04 if ends.size else float(edges[-1])
+    figure.legend(handles=handles, loc="outside upper center", ncols=2, frameon=False, handlelength=3.2)
+    return laid_out(figure)

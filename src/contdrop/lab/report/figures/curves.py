@@ -11,14 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...._text import plural
+from ...analysis.sentences import listed
 from ...store.results import Results
 from ...store.writer import Store
 from ...study import labels
 from .. import style
 from ..protocol import THE_LAB, origin, size_of
-from ..templating import caption, listed
+from ..templating import caption
 from . import drawing
-from .drawing import SMALL, WIDTH, Array, Picture, blank, place, short_names, styled, text_width
+from .drawing import SMALL, Array, Picture, laid_out, plots, short_names, styled
 
 _MOST_POINTS = 400  # drawn per line; a figure of 3000 epochs would be megabytes
 _MOST_BANDS = 8
@@ -34,7 +35,8 @@ def curves(store: Store, results: Results) -> Picture | None:
     epochs = _epochs(errors)
     if epochs.size < 2:
         return None
-    drawn = _thinned(epochs)
+    places = np.linspace(0, len(epochs) - 1, min(len(epochs), _MOST_POINTS)).round().astype(np.int64)
+    drawn = epochs[places]  # the first and the last among them
     # Bands of more methods hide each other and everything else.
     banded = tuple(errors) if len(errors) <= _MOST_BANDS else (results.reference,)
     bands = "Bands" if len(banded) == len(errors) else f"The band, of {labels.name_in_text(results.reference)} alone"
@@ -92,12 +94,6 @@ def _mean(runs: Array, epochs: Array) -> tuple[Array, Array, Array]:
     return epochs[whole], kept.mean(axis=0), kept.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(kept.shape[1])
 
 
-def _thinned(epochs: Array) -> Array:
-    """Return the points to draw, the first and the last among them."""
-    places = np.linspace(0, len(epochs) - 1, min(len(epochs), _MOST_POINTS)).round().astype(np.int64)
-    return np.array(epochs[places])
-
-
 def _is_positive(errors: Mapping[str, Array], epochs: Array) -> bool:
     """Return True if all means drawn are positive, as a logarithmic axis needs."""
     return all((_mean(runs, epochs)[1] > 0).all() for runs in errors.values())
@@ -105,15 +101,11 @@ def _is_positive(errors: Mapping[str, Array], epochs: Array) -> bool:
 
 @styled()
 def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], title: str) -> Figure:
-    names = short_names(errors)
-    height, left = max(2.2, 0.165 * len(errors)), 0.62
-    width = WIDTH - left - min(2.1, text_width(names.values(), SMALL) + 0.62)
-    if len(epochs) < _ENOUGH:
-        figure, shown = blank(height + 0.65), epochs
-        below = place(figure, left, 0.12, width, height)
-    else:
-        figure, shown = blank(height + _ABOVE + 1.1), epochs[epochs >= epochs[-1] / 2]
-        above = place(figure, left, 0.12, width, _ABOVE)
+    height, few = max(2.2, 0.165 * len(errors)), len(epochs) < _ENOUGH
+    heights = [height] if few else [_ABOVE, height]
+    figure, axes = plots(sum(heights) + 0.6 * len(heights), len(heights), height_ratios=heights)
+    below, shown = axes[-1, 0], epochs if few else epochs[epochs >= epochs[-1] / 2]
+    for above in axes[:-1, 0]:
         is_logarithmic = _is_positive(errors, epochs)
         above.set_yscale("log" if is_logarithmic else "linear")
         _draw_lines(above, errors, epochs, banded)
@@ -121,15 +113,14 @@ def _draw(errors: Mapping[str, Array], epochs: Array, banded: Collection[str], t
             drawing.plain_ticks(above.yaxis)
         above.axvspan(shown[0], shown[-1], color=style.GRID, alpha=0.45, linewidth=0)
         above.set_xlim(epochs[0], epochs[-1])
-        drawing.label_y(above, title, _ABOVE)
-        below = place(figure, left, _ABOVE + 0.5, width, height)
+        above.set_ylabel(drawing.wrapped(title, _ABOVE))
     _draw_lines(below, errors, shown, banded)
     pad = 0.0 if shown[-1] > shown[0] else 0.5
     below.set(xlim=(shown[0] - pad, shown[-1] + pad), ylim=below.get_ylim(), xlabel="epoch")
     below.locator_params(axis="x", integer=True, nbins=6)
-    drawing.label_y(below, title, height)
-    _label_ends(below, names, {method: _mean(runs, shown) for method, runs in errors.items()}, height)
-    return drawing.make_room(figure)
+    below.set_ylabel(drawing.wrapped(title, height))
+    _label_ends(below, short_names(errors), {method: _mean(runs, shown) for method, runs in errors.items()}, height)
+    return laid_out(figure)
 
 
 def _draw_lines(axes: Axes, errors: Mapping[str, Array], epochs: Array, banded: Collection[str]) -> None:

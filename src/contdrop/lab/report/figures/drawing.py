@@ -9,9 +9,9 @@ from __future__ import annotations
 import collections
 import functools
 import io
-import math
 import pathlib
 import re
+import textwrap
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +24,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.textpath import TextToPath
 
 from ...._files import replacing
@@ -37,6 +38,7 @@ SIZE, SMALL, TINY = 9.5, 8.5, 7.5  # of text, in points
 LONGEST = 22  # characters of a name beside a plot
 FORMATS = ("svg", "png", "pdf")
 _POINTS = 72
+_ADVANCE = 0.6  # width of a letter, in sizes of the text
 
 _SETTINGS: dict[str, Any] = {
     "font.family": ["DejaVu Sans"],
@@ -109,20 +111,16 @@ def _line_width(text: str, size: float) -> float:
     return float(TextToPath().get_text_width_height_descent(text, font, False)[0]) / _POINTS
 
 
-def short_names(methods: Iterable[str], *, longest: int = LONGEST, width: float = math.inf) -> dict[str, str]:
-    """Return display names cut to a number of characters or inches, but so that no two are alike."""
+def short_names(methods: Iterable[str], *, longest: int = LONGEST) -> dict[str, str]:
+    """Return display names cut to a number of characters, but so that no two are alike."""
     whole = {method: labels.display_name(method, longest=10_000) for method in methods}
 
     def cut(method: str, tail: int = 0, mark: str = "") -> str:
         most = max(longest, len(labels.display_name(method, longest=longest)))  # usual names are not counted
-        for length in range(most, tail + 2, -1):
-            name = mark + whole[method]
-            found = labels.shorten(name, length)
-            if tail and len(name) > length:  # keep the end, not the middle
-                found = f"{name[: length - tail - 1].rstrip()}…{name[-tail:].lstrip()}"
-            if width == math.inf or text_width([found], SMALL) <= width:
-                break
-        return found
+        name = mark + whole[method]
+        if tail and len(name) > most:  # keep the end, not the middle
+            return f"{name[: most - tail - 1].rstrip()}…{name[-tail:].lstrip()}"
+        return labels.shorten(name, most)
 
     names = {method: cut(method) for method in whole}
     for name, number in collections.Counter(names.values()).items():
@@ -143,26 +141,10 @@ def _told_apart(
     return {method: cut(method, mark=f"{number}: ") for number, method in enumerate(methods, 1)}
 
 
-def wrapped(text: str, size: float, width: float, *, most: int = 100) -> list[str]:
-    """Break a text into lines of so many inches; the last of ``most`` lines ends in an ellipsis if text is left."""
-
-    def fits(line: str) -> bool:
-        return text_width([line], size) <= width
-
-    lines: list[str] = []
-    for word in text.split():
-        while not fits(word):  # a name without a space
-            word = word[: len(word) * 9 // 10 - 1] + "…"
-        if lines and fits(f"{lines[-1]} {word}"):
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word)
-    if len(lines) > most:
-        last = lines[most - 1]
-        while not fits(f"{last} …"):
-            last = last.rpartition(" ")[0]
-        lines = [*lines[: most - 1], f"{last} …"]
-    return lines
+def wrapped(text: str, inches: float, most: int = 100) -> str:
+    """Break the text of an axis into lines of about so many inches; the last of ``most`` ends in an ellipsis."""
+    characters = int(inches * _POINTS / (_ADVANCE * SIZE))
+    return "\n".join(textwrap.wrap(text, characters, max_lines=most, placeholder=" …"))
 
 
 # ---- layout
@@ -179,6 +161,18 @@ class _Shown(Figure):
 
 def blank(height: float, width: float = WIDTH) -> Figure:
     return _Shown(figsize=(width, height))
+
+
+def plots(height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
+    """Return a figure with plots, for :func:`laid_out`, and the plots as a matrix."""
+    figure = blank(height)
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def laid_out(figure: Figure) -> Figure:
+    """Make room for the texts around the plots: once, not at every draw as the figure itself would."""
+    ConstrainedLayoutEngine().execute(figure)
+    return figure
 
 
 def place(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
@@ -219,21 +213,6 @@ def label_rows(axes: Axes, names: Sequence[str], top: float, bottom: float) -> N
     axes.set_ylim(len(names) - 1 + bottom, -top)
     axes.set_yticks(range(len(names)), labels=names)
     axes.tick_params(axis="y", length=0)
-
-
-def label_y(axes: Axes, title: str, height: float) -> None:
-    """Set the axis label in as many lines as its height needs, in inches."""
-    axes.set_ylabel("\n".join(wrapped(title, SIZE, height)))
-
-
-def make_room(figure: Figure) -> Figure:
-    """Move the left ends of plots to the right where labels beside them would be cut off."""
-    boxes = [box for axes in figure.axes if (box := axes.yaxis.get_tightbbox()) is not None]
-    missing = -min(box.x0 for box in boxes) / figure.bbox.width
-    for axes in figure.axes if missing > 0 else ():
-        box = axes.get_position()
-        axes.set_position((box.x0 + missing + 0.01, box.y0, box.width - missing - 0.01, box.height))
-    return figure
 
 
 def plain_ticks(axis: Any) -> None:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -18,12 +17,12 @@ from .. import style
 from ..protocol import ELSEWHERE, OWN_LOOP, THE_LAB, origin, size_of
 from ..templating import caption
 from . import drawing
-from .drawing import SIZE, SMALL, TINY, WIDTH, Picture, blank, place, short_names, styled, text_width
+from .drawing import TINY, Picture, laid_out, plots, short_names, styled
 
 _SHORT = 12  # characters of a name above the differences
-_NAMES = 1.75  # greatest width of names beside a plot, in inches
-_BETWEEN = 0.2  # inches between the two plots
 _ROW = 0.36  # height of a row, in inches
+_TITLE = 1.85  # width of the titles of the axes, in inches
+_DIGITS = 6  # of numbers of which four have room beside each other
 _JOINED = {
     THE_LAB: "what one run gave with all methods, which share its split, initial weights and data order",
     OWN_LOOP: "what one run gave with all methods, which had the same seed",
@@ -58,23 +57,23 @@ def pairs(analysis: Analysis) -> Picture | None:
 def _draw(
     errors: Mapping[str, Mapping[int, float]], comparisons: Mapping[str, Comparison], reference: str, measure: Measure
 ) -> Figure:
-    names = list(short_names(errors, width=_NAMES).values())
-    left = text_width(names, SMALL) + 0.2
-    width, height = (WIDTH - left - 0.32) / 2, max(_ROW * len(names), 1.3) + 0.1
     difference = "difference, points" if measure.is_percentage else f"difference{measure.gap_unit}"
-    titles = [drawing.wrapped(title, SIZE, width, most=3) for title in (f"test {measure.heading}", difference)]
-    figure = blank(height + 1.0 + (max(map(len, titles)) - 1) * 1.2 * SIZE / 72)
-    runs = place(figure, left, 0.3, width, height)
-    differences = place(figure, left + width + _BETWEEN, 0.3, width, height)
+    titles = [drawing.wrapped(title, _TITLE, most=3) for title in (f"test {measure.heading}", difference)]
+    lines = max(title.count("\n") for title in titles)
+    figure, ((runs, differences),) = plots(max(_ROW * len(errors), 1.3) + 0.8 + 0.16 * lines, 1, 2, sharey=True)
     _draw_runs(runs, errors)
     _draw_differences(differences, errors, reference, comparisons)
     _name_sides(differences, reference, measure)
-    for axes, rows, lines in zip((runs, differences), (names, [""] * len(names)), titles):
-        drawing.label_rows(axes, rows, 0.6, 0.5)
-        axes.set_xlabel("\n".join(lines))
+    drawing.label_rows(runs, list(short_names(errors).values()), 0.6, 0.5)
+    for axes, title in zip((runs, differences), titles):
+        axes.set_xlabel(title)
+        axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
-        _set_ticks(axes, width)
-    return figure
+        axes.locator_params(axis="x", nbins=4)
+        shown = axes.xaxis.get_major_formatter().format_ticks(axes.get_xticks())
+        if max(map(len, shown)) > _DIGITS:
+            axes.locator_params(axis="x", nbins=2)
+    return laid_out(figure)
 
 
 def _name_sides(axes: Axes, reference: str, measure: Measure) -> None:
@@ -85,21 +84,6 @@ def _name_sides(axes: Axes, reference: str, measure: Measure) -> None:
     for x, text, side in ((0, f"← {short} {left_word}", "left"), (1, f"{right_word} →", "right")):
         axes.annotate(text, (x, 1), xycoords="axes fraction", xytext=(0, 2.5), textcoords="offset points",
                       fontsize=TINY, va="bottom", ha=side)  # fmt: skip
-
-
-def _set_ticks(axes: Axes, width: float) -> None:
-    """Set as many ticks as have room for all digits of their numbers."""
-    axes.locator_params(axis="x", nbins=4)
-    low, high = axes.get_xlim()
-    per_inch = (high - low) / width
-    ticks = [float(tick) for tick in axes.get_xticks() if low <= tick <= high]
-    widest = text_width(axes.xaxis.get_major_formatter().format_ticks(ticks), SMALL)
-    edge = max(0.0, widest - _BETWEEN) / 2 * per_inch  # nearer to it, they would meet those of the other plot
-    inside = [tick for tick in ticks if low + edge <= tick <= high - edge] or ticks
-    step = min(np.diff(inside), default=math.inf)
-    shown = inside[:: max(1, math.ceil((widest + 0.1) * per_inch / step))]
-    if shown != ticks:
-        axes.set_xticks(shown)
 
 
 def _draw_runs(axes: Axes, errors: Mapping[str, Mapping[int, float]]) -> None:

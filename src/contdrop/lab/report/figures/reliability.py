@@ -11,27 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...analysis.metric_format import capital
+from ...analysis.sentences import listed
 from ...store.results import Results
 from ...store.writer import Store
 from ...study import labels
 from ...training.metric_values import WAYS
 from .. import style
 from ..protocol import size_of
-from ..templating import caption, listed
-from .drawing import (
-    SMALL,
-    TINY,
-    WIDTH,
-    Array,
-    Picture,
-    blank,
-    deviation,
-    label_rows,
-    place,
-    short_names,
-    styled,
-    text_width,
-)
+from ..templating import caption
+from .drawing import SMALL, TINY, Array, Picture, deviation, label_rows, laid_out, plots, short_names, styled
 
 _ENOUGH = 10  # examples of a bin, all runs together; the share of fewer says nothing
 
@@ -99,34 +87,30 @@ def _pooled(bins: Sequence[Array], errors: Sequence[float]) -> Calibration:
 @styled()
 def _draw(measured: Calibrations) -> Figure:
     names = short_names(method for found in measured.values() for method in found)
-    left, gap, top = max(0.75, min(1.85, text_width(names.values(), SMALL) + 0.14)), 0.22, 0.32
-    side = min(2.4, (WIDTH - left - 0.15 - gap * (len(measured) - 1)) / len(measured))
-    rows = 0.24 * len(names) + 0.12
-    figure = blank(top + side + 0.62 + rows + 0.5)
+    rows, sides = 0.24 * len(names) + 0.12, {1: 2.4, 2: 1.9, 3: 1.3}
+    side = sides[len(measured)]
+    figure, plotted = plots(side + rows + 1.45, 2, len(measured), height_ratios=[side, rows], sharey="row")
     reach = 1.12 * max(each.error + deviation(each.errors) for found in measured.values() for each in found.values())
-    for column, (way, found) in enumerate(measured.items()):
-        x = left + column * (side + gap)
-        _draw_diagram(place(figure, x, top, side, side), found, way, is_first=column == 0)
-        below = place(figure, x, top + side + 0.62, side, rows)
+    for (above, below), (way, found) in zip(plotted.T, measured.items()):
+        _draw_diagram(above, found, way)
         _draw_errors(below, found, list(names))
-        label_rows(below, list(names.values()) if column == 0 else [""] * len(names), 0.6, 0.6)
         below.set_xlim(0, max(reach, 1e-3))
-    return figure
+    label_rows(plotted[1, 0], list(names.values()), 0.6, 0.6)
+    plotted[0, 0].set_ylabel("share correct", fontsize=SMALL)
+    return laid_out(figure)
 
 
-def _draw_diagram(axes: Axes, found: Mapping[str, Calibration], way: str, *, is_first: bool) -> None:
+def _draw_diagram(axes: Axes, found: Mapping[str, Calibration], way: str) -> None:
     axes.plot([0, 1], [0, 1], color=style.FAINT, linewidth=0.8, linestyle=(0, (4, 3)))
     for method, each in found.items():
         look = style.style(method)
         axes.plot(each.confidence, each.accuracy, **look.stroke, marker=look.marker, linewidth=1.2, markersize=3,
                   markeredgewidth=0)  # fmt: skip
-    ticks = ["0", "0.5", "1"]
-    axes.set(xlim=(0, 1), ylim=(0, 1))
-    axes.set_xticks([0, 0.5, 1], labels=ticks)
-    axes.set_yticks([0, 0.5, 1], labels=ticks if is_first else [""] * 3)
+    axes.set(xlim=(0, 1), ylim=(0, 1), box_aspect=1)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks([0, 0.5, 1], labels=["0", "0.5", "1"])
     axes.set_title(WAYS[way], fontsize=SMALL, pad=4, loc="left")
     axes.set_xlabel("confidence", fontsize=SMALL)
-    axes.set_ylabel("share correct" if is_first else "", fontsize=SMALL)
 
 
 def _draw_errors(axes: Axes, found: Mapping[str, Calibration], methods: Sequence[str]) -> None:

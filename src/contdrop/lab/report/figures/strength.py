@@ -7,20 +7,20 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ...analysis.comparisons import control_of, noise_mismatch
 from ...analysis.metric_format import capital
+from ...analysis.sentences import listed
 from ...store.results import Results
 from ...study import labels
 from .. import style
 from ..protocol import size_of
-from ..templating import caption, listed
+from ..templating import caption
 from . import drawing
-from .drawing import SMALL, TINY, WIDTH, Picture, bars, blank, mean, place, short_names, styled, text_width
+from .drawing import SMALL, TINY, Picture, bars, laid_out, mean, plots, short_names, styled
 
 Values = Mapping[str, Sequence[float]]  # of the runs of each method
 _ENOUGH = 3  # widths, strengths: two of them are no curve
@@ -55,11 +55,8 @@ def sweep(results: Results) -> Picture | None:
 def _draw_sweep(
     errors: Values, widths: Mapping[str, float], others: Sequence[str], *, both: bool, title: str
 ) -> Figure:
-    names = short_names(others)
-    height, left = max(2.5, 0.165 * len(others)), 0.62
-    width = WIDTH - left - max(0.2, min(1.85, text_width(names.values(), SMALL) + 0.22))
-    figure = blank(height + (1.45 if both else 1.2))
-    axes = place(figure, left, 0.6, width, height)
+    names, height = short_names(others), max(2.5, 0.165 * len(others))
+    figure, ((axes,),) = plots(height + (1.45 if both else 1.2))
     means = [mean(errors[method]) for method in others]
     for method, level in zip(others, means):
         look, sd = style.style(method), drawing.deviation(errors[method])
@@ -68,15 +65,15 @@ def _draw_sweep(
         axes.axhline(level, **look.stroke, linewidth=1.6)
     _draw_widths(axes, errors, widths)
     axes.set(xlim=(0, max(widths.values()) * 1.06), xlabel=f"standard deviation {labels.SIGMA} before clipping")
-    drawing.label_y(axes, title, height)
+    axes.set_ylabel(drawing.wrapped(title, height))
     axes.set_ylim(axes.get_ylim())
     _add_variance_axis(axes, max(widths.values()) ** 2)
     if both:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.5 / height), ncols=2, frameon=False)
+        figure.legend(loc="outside lower center", ncols=2, frameon=False)
     for method, y in zip(others, drawing.name_heights(axes, means, height)):
         axes.text(1.02, y, names[method], color=style.style(method).colour, fontsize=SMALL, va="center_baseline",
                   transform=axes.transAxes)  # fmt: skip
-    return drawing.make_room(figure)
+    return laid_out(figure)
 
 
 def _draw_widths(axes: Axes, errors: Values, widths: Mapping[str, float]) -> None:
@@ -97,21 +94,15 @@ def _draw_widths(axes: Axes, errors: Values, widths: Mapping[str, float]) -> Non
 
 
 def _add_variance_axis(axes: Axes, largest: float) -> None:
-    above = axes.secondary_xaxis("top", functions=(_square, _root))
+    # The axis begins a little left of 0, where both functions are to be monotonic too.
+    above = axes.secondary_xaxis(
+        "top", functions=(lambda sd: np.sign(sd) * np.square(sd), lambda v: np.sign(v) * np.sqrt(np.abs(v)))
+    )
     above.set_xlabel("variance σ²")
     step = next((step for step in (0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if largest / step <= 6), largest / 4)
     shown = np.arange(0, largest * 1.06, step)
     above.set_xticks(shown, labels=[f"{tick:g}" for tick in shown.round(3)])
     above.spines["top"].set_visible(True)
-
-
-# The axis begins a little left of 0, where both are to be monotonic too.
-def _square(sigma: npt.ArrayLike) -> npt.ArrayLike:
-    return np.sign(sigma) * np.square(sigma)
-
-
-def _root(variance: npt.ArrayLike) -> npt.ArrayLike:
-    return np.sign(variance) * np.sqrt(np.abs(variance))
 
 
 _KINDS = (
@@ -121,7 +112,7 @@ _KINDS = (
     ("PAC-Bayes network", "D", "#b8578f"),
 )
 _ROW = 0.62
-_CURVES = 2.6  # height of the lower part
+_CURVES = 2.2  # height of the lower part
 
 
 def certificates(found: Sequence[Any], delta: float) -> Picture:
@@ -138,17 +129,17 @@ def certificates(found: Sequence[Any], delta: float) -> Picture:
 @styled()
 def _draw_certificates(found: Sequence[Any]) -> Figure:
     known = [each for each in found if each.strength is not None]
-    below = _CURVES if len({each.strength for each in known}) >= _ENOUGH else 0.0
-    height = _ROW * len(found)
-    figure = blank(height + below + 1.05)
-    _draw_bounds(place(figure, 1.75, 0.45, WIDTH - 1.95, height), found)
+    below = len({each.strength for each in known}) >= _ENOUGH
+    heights = [_ROW * len(found), *([_CURVES] if below else [])]
+    figure, plotted = plots(sum(heights) + 1.1, len(heights), height_ratios=heights)
+    _draw_bounds(plotted[0, 0], found)
     if below:
-        _draw_against_strength(place(figure, 1.75, height + 1.1, WIDTH - 1.95, below - 0.65), known)
+        _draw_against_strength(plotted[1, 0], known)
     handles, names = figure.axes[0].get_legend_handles_labels()
     unique = dict(zip(names, handles))
-    figure.legend(unique.values(), unique.keys(), loc="upper center", ncols=4, fontsize=SMALL, frameon=False,
+    figure.legend(unique.values(), unique.keys(), loc="outside upper center", ncols=4, fontsize=SMALL, frameon=False,
                   handletextpad=0.2, columnspacing=0.9)  # fmt: skip
-    return figure
+    return laid_out(figure)
 
 
 def _draw_bounds(axes: Axes, found: Sequence[Any]) -> None:
@@ -235,11 +226,8 @@ def _offsets(strengths: Mapping[str, float], width: float) -> dict[str, float]:
 @styled()
 def _draw_noise(errors: Values, strengths: Mapping[str, float], title: str) -> Figure:
     families = _families(strengths)
-    names = short_names(families, longest=18)
-    height, left = 2.7, 0.62
-    width = WIDTH - left - min(2.1, text_width(names.values(), SMALL) + 0.42)
-    figure = blank(height + 0.7)
-    axes = place(figure, left, 0.12, width, height)
+    names, height = short_names(families, longest=18), 2.7
+    figure, ((axes,),) = plots(height + 0.7)
     reach = max(max(strengths.values()), 0.1)
     offsets = _offsets(strengths, reach)
     for family, methods in families.items():
@@ -254,13 +242,13 @@ def _draw_noise(errors: Values, strengths: Mapping[str, float], title: str) -> F
             axes.annotate(parameter, (offsets[method], mean(errors[method])), xytext=(6, up), fontsize=TINY,
                           textcoords="offset points", color=look.colour, annotation_clip=False)  # fmt: skip
     axes.set(xlim=(-0.06 * reach, 1.09 * reach), xlabel="relative variance of the noise")
-    drawing.label_y(axes, title, height)
+    axes.set_ylabel(drawing.wrapped(title, height))
     best = {family: min(mean(errors[method]) for method in found) for family, found in families.items()}
     order = sorted(families, key=best.__getitem__, reverse=True)  # as the points are, the worst on top
     handles = [Line2D([], [], **style.style(family).dots, markersize=6, label=names[family]) for family in order]
     axes.legend(handles=handles, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, handletextpad=0.2,
                 labelspacing=0.6)  # fmt: skip
-    return drawing.make_room(figure)
+    return laid_out(figure)
 
 
 def _families(strengths: Mapping[str, float]) -> dict[str, list[str]]:
