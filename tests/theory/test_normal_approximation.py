@@ -13,7 +13,7 @@ from test_static import float64
 import contdrop as cd
 from conformance import INFINITY, LAWS, fixed
 from contdrop.theory import normal_approximation, sigmoid_expectations, static
-from oracles import FIVE_SIGMA, integrate, normal_expectation
+from oracles import FIVE_SIGMA, integrate, normal_density, normal_expectation
 
 # How normal S is.
 
@@ -127,8 +127,27 @@ def pixels(count=45):
 def test_distance_on_a_lattice(terms, tenths):
     """psi of a sum that lies on a lattice comes back to 1, long after it was negligible."""
     oracle, law = lattice_distance(terms, tenths), cd.Bernoulli(keep=tenths / 10, value=-0.8)
-    value, error = static.normal_distance(-float64(*terms) / 255, torch.ones(len(terms)), law)
+    weight = -float64(*terms) / 255
+    value, error = static.normal_distance(weight, torch.ones(len(terms)), law)
+    assert abs(value - oracle) <= error <= 1e-9
+    # Without seeing the lattice, as where it is too fine to be listed.
+    weight, counts = torch.unique(weight / (law.variance * weight.square().sum()).sqrt(), return_counts=True)
+    value, error = normal_approximation._distance_by_inversion(weight, counts, law)
     assert abs(value - oracle) <= error <= 2e-4
+    # Rounded to float32, S lies beside the lattice.
+    value, error = static.normal_distance(-float64(*terms).float() / 255, torch.ones(len(terms)), law)
+    assert abs(value - oracle) <= error <= 1e-5
+
+
+def test_a_lattice_that_is_too_fine_is_inverted():
+    terms = float64(*[1000 * k + k % 7 for k in range(1, 60)])
+    law = cd.Bernoulli(keep=0.5)
+    value, error = static.normal_distance(terms, torch.ones(len(terms)), law)
+    near = lattice_distance(list(range(1, 60)), 5)
+    # S lies within 59 * 6 / 1000 of the sum of 1, 2, ... 59, and its mean and deviation change by no more than that.
+    slip = 59 * 6 / 1000 / math.sqrt(0.25 * sum(k * k for k in range(1, 60))) * normal_density(0.0)
+    assert abs(value - near) <= 3 * slip + error
+    assert error <= 1e-4
 
 
 @pytest.mark.parametrize(

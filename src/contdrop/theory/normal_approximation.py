@@ -16,6 +16,8 @@ from .sigmoid_expectations import Ceiling, characteristic, is_normal, points, re
 BERRY_ESSEEN_CONSTANT = 0.5600
 
 _ATOMS = 1 << 20  # values of S that are listed at most
+_ADDITIONS = 1 << 29  # steps to list them on a lattice at most
+_SLIP = 1e-5  # tolerated distance of S from the lattice
 _LONGEST = 1 << 17  # nodes of the inversion, where the transform has a closed form
 _LONGEST_BY_QUADRATURE = 1 << 11  # and where every value of it is itself an integral
 _GRID = 1 << 16  # places at least where distribution functions are compared
@@ -80,6 +82,8 @@ def normal_distance(weight: Tensor, x: Tensor, law: Law) -> Distance:
     - Unclipped Gaussian masks: 0, S is normal.
     - Bernoulli masks and at most 2^20 combinations of the numbers of kept inputs among those with equal t_j = w_j x_j:
       all values of S are listed, with their probabilities.
+    - Bernoulli masks and t_j that are whole multiples of one number, at most 2^20 in sum: likewise, by adding one input
+      after the other. (Quantised weights and inputs are of that kind.)
     - Otherwise the characteristic function psi of the standardised S is inverted (Gil-Pelaez 1951, discretised after
       Davies 1973 and evaluated by one fast Fourier transform)::
 
@@ -105,8 +109,16 @@ def normal_distance(weight: Tensor, x: Tensor, law: Law) -> Distance:
     terms = terms / terms.abs().max()
     terms = terms / (law.variance * terms.square().sum()).sqrt()
     terms, counts = torch.unique(terms[terms != 0], return_counts=True)
-    if isinstance(law, Bernoulli) and math.prod(count + 1 for count in counts.tolist()) <= _ATOMS:
-        return _distance_of_atoms(*_all_values(terms, counts, law))
+    if isinstance(law, Bernoulli):
+        if math.prod(count + 1 for count in counts.tolist()) <= _ATOMS:
+            return _distance_of_atoms(*_all_values(terms, counts, law))
+        step, multiples = _lattice(terms, counts)
+        total = (multiples.abs() @ counts.to(terms)).item()
+        # Distance of S from its lattice; it changes the result by at most as much times the normal density.
+        slip = abs(law.value) * ((terms - step * multiples).abs() @ counts.to(terms)).item()
+        if slip <= _SLIP and total <= _ATOMS and total * counts.sum().item() <= _ADDITIONS:
+            value, error = _distance_of_atoms(*_values_on_lattice(step, multiples.repeat_interleave(counts), law))
+            return Distance(value, error + _DENSITY * slip)
     return _distance_by_inversion(terms, counts, law)
 
 
@@ -132,6 +144,36 @@ def _distance_of_atoms(values: Tensor, probabilities: Tensor) -> Distance:
     return Distance(distance, 1e-12 + 2**-53 * len(values))
 
 
+def _lattice(terms: Tensor, counts: Tensor) -> tuple[float, Tensor]:
+    """Find g, as large as possible, and whole k_j with t_j near g k_j, by Euclid's algorithm.
+
+    What is smaller than a g whose lattice could be listed counts as rounding.
+    """
+    finest = (terms.abs() @ counts.to(terms)).item() / _ATOMS
+    step = 0.0
+    for place, size in enumerate(terms.tolist(), 1):
+        larger, smaller = abs(size), step
+        while smaller > finest / 2:
+            larger, smaller = smaller, abs(math.remainder(larger, smaller))
+        # Fitted to all terms so far, so that rounding does not add up.
+        multiples = (terms[:place] / larger).round()
+        step = (terms[:place] @ multiples / multiples.square().sum()).item()
+    return step, multiples
+
+
+def _values_on_lattice(step: float, multiples: Tensor, law: Bernoulli) -> tuple[Tensor, Tensor]:
+    """Return all values of S and their probabilities, adding one input after the other."""
+    whole = multiples.long()
+    lowest = int(whole.clamp(max=0).sum())
+    probabilities = torch.zeros(int(whole.abs().sum()) + 1, dtype=torch.float64)
+    probabilities[-lowest] = 1.0
+    for k in whole.tolist():
+        # Nothing is carried around the ends, whose probability is zero.
+        probabilities = (1 - law.keep) * probabilities + law.keep * probabilities.roll(k)
+    places = torch.arange(len(probabilities), dtype=torch.float64) + lowest
+    return law.value * step * (places - law.keep * int(whole.sum())), probabilities
+
+
 def _distance_by_inversion(terms: Tensor, counts: Tensor, law: Law) -> Distance:
     # Values of |s| up to here matter, and images of S at a distance of 2 pi / d do not reach them.
     edge = max(reach(terms.repeat_interleave(counts), law), 9.0) + 1
@@ -154,9 +196,10 @@ def _frequencies(d: float, count: int) -> Tensor:
     return d * (torch.arange(count, dtype=torch.float64) + 0.5)
 
 
-def _moment(psi: Tensor, d: float) -> float:
-    """Integrate w |psi|."""
-    return d * (_frequencies(d, len(psi)) @ psi.abs()).item()
+def _sizes(psi: Tensor, d: float) -> tuple[float, float]:
+    """Integrate |psi| and w |psi|."""
+    size = psi.abs()
+    return d * size.sum().item(), d * (_frequencies(d, len(psi)) * size).sum().item()
 
 
 def _best_band(psi: Tensor, d: float, ceiling: float) -> tuple[float, float]:
@@ -166,7 +209,7 @@ def _best_band(psi: Tensor, d: float, ceiling: float) -> tuple[float, float]:
     most ceiling times log(T / W) / pi and (1 - W / T)^2 / 2.
     """
     end = d * len(psi)
-    size, moment = d * psi.abs().sum().item(), _moment(psi, d)
+    size, moment = _sizes(psi, d)
     choices = []
     for band in (end * 2.0**doublings for doublings in range(48)):
         beyond = ceiling * (math.log(band / end) / math.pi + (1 - end / band) ** 2 / 2)
@@ -178,7 +221,7 @@ def _best_band(psi: Tensor, d: float, ceiling: float) -> tuple[float, float]:
 def _smooth_distance(psi: Tensor, d: float, band: float, error: float) -> Distance:
     s, middle, _ = _distribution(psi, d, band)
     # The grid misses the peak by at most the curvature of both distribution functions times the squared spacing / 8.
-    curvature = _moment(psi, d) / math.pi + _DENSITY
+    curvature = _sizes(psi, d)[1] / math.pi + _DENSITY
     spacing = 2 * math.pi / d / len(s)
     value = (middle - torch.special.ndtr(s)).abs().max().item()
     return Distance(value, error + curvature * spacing**2 / 8 + 1e-12)
