@@ -222,6 +222,11 @@ def corrupt_checkpoint(bed, chance):
 
 
 def delete_log(bed, chance):
+    lose_log(bed, chance)
+    accept_what_is_lost(bed)
+
+
+def lose_log(bed, chance):
     kill_driver(bed, chance)
     wait_for_workers(bed)
     for ending in ("-wal", "-shm"):
@@ -230,8 +235,28 @@ def delete_log(bed, chance):
 
 def tear(bed, chance):
     """What a disk that is full in the middle of a checkpoint leaves, if the log is deleted after it."""
-    delete_log(bed, chance)
+    lose_log(bed, chance)
     os.truncate(bed.store, bed.store.stat().st_size * chance.randrange(20, 100) // 100)
+    if bed.nursery.wait(bed.start()) == 2 and "put runs.db-backup in its place" in bed.log.read_text():
+        bed.store.write_bytes(bed.beside("-backup").read_bytes())
+    accept_what_is_lost(bed)
+
+
+def empty(bed, chance):
+    lose_log(bed, chance)
+    os.truncate(bed.store, 0)
+    code = bed.nursery.wait(bed.start())
+    assert (code, "is older than its record" in bed.log.read_text()) == (2, True), bed.log.read_text()
+    accept_what_is_lost(bed)
+
+
+def accept_what_is_lost(bed):
+    """Do what the command says where it refuses a store that has lost results, and nothing where it does not."""
+    code = bed.nursery.wait(bed.start())
+    if code:
+        assert (code, "delete runs.db-record" in bed.log.read_text()) == (2, True), bed.log.read_text()
+        assert bed.store.exists()
+        bed.beside("-record").unlink()
 
 
 def delete_locks(bed, chance):
@@ -300,7 +325,17 @@ def wait_for_workers(bed):
 
 FAULTS = [
     *(kill_driver, kill_worker, terminate, interrupt, stop_for_a_while, full_disk, read_only_directory, clock_jumps),
-    *(corrupt_checkpoint, delete_log, tear, delete_locks, out_of_memory, data_change, two_drivers, copy_in_mid_run),
+    *(
+        corrupt_checkpoint,
+        delete_log,
+        tear,
+        empty,
+        delete_locks,
+        out_of_memory,
+        data_change,
+        two_drivers,
+        copy_in_mid_run,
+    ),
 ]
 
 
