@@ -177,6 +177,16 @@ def test_new_store_does_not_mind_the_record_of_one_that_was_deleted(part):
     assert statuses(part) == [PLANNED]
 
 
+def test_merged_store_does_not_mind_it_either(part, tmp_path):
+    part.rename(tmp_path / "one.db")
+    with Store(part, create=True) as store:
+        for epochs in (8, 9):
+            store.add_jobs(PROTOCOL, DESCRIPTION, "p", [{**job(run=epochs), "epochs": epochs}])
+    part.unlink()
+    imports.merge(part, [tmp_path / "one.db"])
+    assert statuses(part) == [FINISHED, PLANNED]
+
+
 def test_process_that_is_killed_before_the_record_leaves_a_store_ahead_of_it(part, monkeypatch):
     before = recorded(part)
     with monkeypatch.context() as patch, Store(part) as store:

@@ -255,6 +255,7 @@ def merge(out: pathlib.Path, sources: Sequence[pathlib.Path]) -> MergeResult:
         finally:
             for ending in ("-wal", "-shm", "-locks", record.NAME):
                 beside(temporary, ending).unlink(missing_ok=True)
+    beside(out, record.NAME).unlink(missing_ok=True)  # of a store that was deleted
     notes = dict.fromkeys(note for each in added for note in each.notes)
     return MergeResult(sum(each.added for each in added), sum(each.kept for each in added), tuple(notes))
 

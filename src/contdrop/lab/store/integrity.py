@@ -1,8 +1,7 @@
-"""Verification of a store, and the backup that replaces a file SQLite cannot read.
+"""Verification of a store, and its backup.
 
 SQLite survives a full disk, a power cut and a kill by its log, ``runs.db-wal``. If that is deleted when a disk was full
-in the middle of moving it into the file, the file is torn. Then the last backup takes its place, so that the jobs
-finished before it are kept, and what was done since is done again.
+in the middle of moving it into the file, the file is torn. Then the last backup has the jobs finished before it.
 """
 
 from __future__ import annotations
@@ -130,8 +129,9 @@ def make_backup(path: pathlib.Path) -> None:
     _files.remove_old_temporaries(target)
     with _files.replacing(target, durable=True) as temporary:
         copy_database(path, temporary)
-        if not is_intact(temporary):
-            raise sqlite3.DatabaseError("the store is damaged")
+        with contextlib.closing(_connect(temporary)) as db:
+            if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
+                raise sqlite3.DatabaseError("the store is damaged")
 
 
 def copy_database(path: pathlib.Path, to: pathlib.Path) -> None:
@@ -139,15 +139,6 @@ def copy_database(path: pathlib.Path, to: pathlib.Path) -> None:
     to.touch()
     with contextlib.closing(_connect(path)) as db, contextlib.closing(_connect(to)) as other:
         db.backup(other)
-
-
-def is_intact(path: pathlib.Path) -> bool:
-    """Return False if SQLite finds a file damaged; one that is in use or must not be read counts as intact."""
-    try:
-        with contextlib.closing(_connect(path)) as db:
-            return bool(db.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok")
-    except sqlite3.DatabaseError as error:
-        return isinstance(error, sqlite3.OperationalError)
 
 
 def _connect(path: pathlib.Path) -> sqlite3.Connection:

@@ -192,7 +192,8 @@ class StoreReader:
             text = str(error)
             explanation = next(explanation for words, explanation in _EXPLANATIONS.items() if words in text)
             backup = beside(self.path, BACKUP)
-            copy = f"; to go back to the last copy, put {backup.name} in its place" if backup.exists() else ""
+            way = f"; to go back to the last copy, put {backup.name} in its place and delete {self.path.name}-wal"
+            copy = way if backup.exists() else ""
             why = self._why_io_failed()
             raise UserError(explanation.format(path=self.path, text=text, why=why, copy=copy)) from error
 

@@ -160,69 +160,59 @@ CREATE TABLE selections (
     candidates TEXT NOT NULL, decided REAL NOT NULL, checksum TEXT, PRIMARY KEY (protocol, method)
 )
 """
+_ADDED = (  # to protocols: the first in version 3, the others in version 4
+    "decided INTEGER NOT NULL DEFAULT 0",
+    "finished INTEGER NOT NULL DEFAULT 0",
+    "digest TEXT NOT NULL DEFAULT ''",
+    "version INTEGER NOT NULL DEFAULT 0",
+)
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:
     """Migrate a file to the current version, within a transaction of the caller."""
-    if version == 2:
-        _migrate_from_2(db)
     if version in (2, 3):
-        _migrate_from_3(db)
-    if not version:
+        _migrate(db, version)
+    elif not version:
         for statement in _TABLES.split(";"):
             db.execute(statement)
     db.execute(f"PRAGMA application_id = {APPLICATION}")
     db.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def _migrate_from_2(db: sqlite3.Connection) -> None:
-    """Count selections by protocol instead of in a table of totals, and let two protocols have jobs of one key.
+def _migrate(db: sqlite3.Connection, version: int) -> None:
+    """Add the totals of protocols. Damaged rows stay recognizable as such, and lost ones as missing.
 
-    Rows that are damaged stay recognizable as such.
+    In version 2 a table of totals counted the selections of all protocols, and job keys were unique in the file.
     """
-    (made,) = db.execute("SELECT count(*) FROM selections").fetchone()
-    noted = [row["selections"] for row in db.execute("SELECT * FROM totals") if is_intact(row)]
-    intact = _intact_protocols(db)
-    db.execute("ALTER TABLE protocols ADD COLUMN decided INTEGER NOT NULL DEFAULT 0")
-    db.execute("DROP TABLE totals")
-    table, index = (statement for statement in _TABLES.split(";") if " jobs" in statement.partition("(")[0])
-    db.execute(table.replace("TABLE jobs", "TABLE jobs_of_3"))
-    db.execute("INSERT INTO jobs_of_3 SELECT * FROM jobs")
-    db.execute("DROP TABLE jobs")
-    db.execute("ALTER TABLE jobs_of_3 RENAME TO jobs")
-    db.execute(index)
-    for key in intact:
-        decided = totals(db, key)["decided"] + (noted != [made])  # 1 too many where one is missing
-        update(db, "protocols", {"decided": decided}, "key = ?", key)
-
-
-def _migrate_from_3(db: sqlite3.Connection) -> None:
-    """Add the totals of results; those of jobs and selections stay, so that a lost row is still noticed."""
-    intact = _intact_protocols(db)
-    for column in (
-        "finished INTEGER NOT NULL DEFAULT 0",
-        "digest TEXT NOT NULL DEFAULT ''",
-        "version INTEGER NOT NULL DEFAULT 0",
-    ):
+    intact = [row["key"] for row in db.execute("SELECT * FROM protocols") if is_intact(row)]
+    uncounted = 0
+    if version == 2:
+        (made,) = db.execute("SELECT count(*) FROM selections").fetchone()
+        noted = [row["selections"] for row in db.execute("SELECT * FROM totals") if is_intact(row)]
+        uncounted = int(noted != [made])  # 1 too many where one is missing
+        db.execute("DROP TABLE totals")
+        table, index = (statement for statement in _TABLES.split(";") if " jobs" in statement.partition("(")[0])
+        db.execute(table.replace("TABLE jobs", "TABLE jobs_of_4"))
+        db.execute("INSERT INTO jobs_of_4 SELECT * FROM jobs")
+        db.execute("DROP TABLE jobs")
+        db.execute("ALTER TABLE jobs_of_4 RENAME TO jobs")
+        db.execute(index)
+    for column in _ADDED[version - 2 :]:
         db.execute(f"ALTER TABLE protocols ADD COLUMN {column}")
     for key in intact:
         found = totals(db, key)
-        update(
-            db, "protocols", {"finished": found["finished"], "digest": found["digest"], "version": 1}, "key = ?", key
-        )
+        changes = {name: found[name] for name in ("finished", "digest")} | {"version": 1}
+        if version == 2:
+            changes["decided"] = found["decided"] + uncounted
+        update(db, "protocols", changes, "key = ?", key)
 
 
-def _intact_protocols(db: sqlite3.Connection) -> list[str]:
-    return [row["key"] for row in db.execute("SELECT * FROM protocols") if is_intact(row)]
-
-
-def insert(db: sqlite3.Connection, table: str, row: Mapping[str, object], *, more: str = "") -> int:
-    """Write a row with its checksum and return its id; ``more`` is what SQL has after the values."""
+def insert(db: sqlite3.Connection, table: str, row: Mapping[str, object]) -> int:
+    """Write a row with its checksum and return its id."""
     values = tuple(map(_column, row.values()))
-    made = db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))}) {more}", values)
+    made = db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", values)
     number = int(made.lastrowid or 0)
-    if made.rowcount:
-        update(db, table, {}, "rowid = ?", number)
+    update(db, table, {}, "rowid = ?", number)
     return number
 
 

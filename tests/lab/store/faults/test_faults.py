@@ -223,12 +223,16 @@ def corrupt_checkpoint(bed, chance):
 
 def delete_log(bed, chance):
     lose_log(bed, chance)
-    accept_what_is_lost(bed)
+    do_as_told(bed)
 
 
 def lose_log(bed, chance):
     kill_driver(bed, chance)
     wait_for_workers(bed)
+    delete_logs(bed)
+
+
+def delete_logs(bed):
     for ending in ("-wal", "-shm"):
         bed.beside(ending).unlink(missing_ok=True)
 
@@ -237,9 +241,7 @@ def tear(bed, chance):
     """What a disk that is full in the middle of a checkpoint leaves, if the log is deleted after it."""
     lose_log(bed, chance)
     os.truncate(bed.store, bed.store.stat().st_size * chance.randrange(20, 100) // 100)
-    if bed.nursery.wait(bed.start()) == 2 and "put runs.db-backup in its place" in bed.log.read_text():
-        bed.store.write_bytes(bed.beside("-backup").read_bytes())
-    accept_what_is_lost(bed)
+    do_as_told(bed)
 
 
 def empty(bed, chance):
@@ -247,16 +249,21 @@ def empty(bed, chance):
     os.truncate(bed.store, 0)
     code = bed.nursery.wait(bed.start())
     assert (code, "is older than its record" in bed.log.read_text()) == (2, True), bed.log.read_text()
-    accept_what_is_lost(bed)
+    do_as_told(bed)
 
 
-def accept_what_is_lost(bed):
-    """Do what the command says where it refuses a store that has lost results, and nothing where it does not."""
-    code = bed.nursery.wait(bed.start())
-    if code:
-        assert (code, "delete runs.db-record" in bed.log.read_text()) == (2, True), bed.log.read_text()
-        assert bed.store.exists()
-        bed.beside("-record").unlink()
+def do_as_told(bed):
+    """Follow the command's instructions until it no longer refuses the store: take the backup, or accept the loss."""
+    while code := bed.nursery.wait(bed.start()):
+        told = bed.log.read_text()
+        assert (code, bed.store.exists()) == (2, True), told
+        wait_for_workers(bed)
+        if "put runs.db-backup in its place and delete runs.db-wal" in told:
+            bed.store.write_bytes(bed.beside("-backup").read_bytes())
+            delete_logs(bed)
+        else:
+            assert "delete runs.db-record" in told
+            bed.beside("-record").unlink()
 
 
 def delete_locks(bed, chance):
