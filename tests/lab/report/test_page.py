@@ -312,9 +312,8 @@ def test_runs_that_are_not_paired_leave_everything_as_it_was(tmp_path, one_figur
     out = tmp_path / "out"
     page.write(path, out)
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
-    with Store(path) as store, store.transaction() as db:
-        db.execute("UPDATE jobs SET fingerprints = '{\"split\": \"other\"}' WHERE method = 'none' AND run = 1")
-        schema.update(db, "jobs", {}, "method = 'none' AND run = 1")
+    with Store(path) as store, store.amending(store.protocols()[0].key) as db:
+        schema.update(db, "jobs", {"fingerprints": {"split": "other"}}, "method = 'none' AND run = 1")
     with pytest.raises(UserError, match=r"digits-mlp: in run 1 .* not paired"):
         page.write(path, out)
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before

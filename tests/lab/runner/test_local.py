@@ -31,7 +31,7 @@ SMALL = ["run", "digits-mlp", "--methods", "none,gaussian,bernoulli-matched", "-
 
 # What may differ between two stores of the same work.
 TIMES = {
-    "protocols": {"created", "checksum"},
+    "protocols": {"created", "checksum", "digest", "version"},
     "jobs": {"created", "started", "ended", "seconds", "curve", "checksum"},
     "epochs": {"seconds"},
     "artefacts": set(),

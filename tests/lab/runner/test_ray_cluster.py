@@ -44,6 +44,7 @@ def model():
 
 study = lab.Study("own", data, model, methods=("original", "gaussian"), runs=2, epochs=300)
 """
+NODE = {"node_ip_address": "127.0.0.1", "object_store_memory": 100_000_000}
 LONG = plan(studies.STUDIES["digits-mlp"], labels=["none", "gaussian:sigma=0.3"], runs=2, epochs=200)
 
 
@@ -69,16 +70,19 @@ class Watcher:
 @pytest.fixture(scope="module")
 def nodes():
     """Two nodes of one processor each, in processes of this machine; the driver's own has none."""
+    others = [os.getpid(), *processes.descendants(os.getpid())]  # of tests before this one, and their ports
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ray_cluster._HERE.items():
             patch.setenv(name, value)
         from ray.cluster_utils import Cluster
 
+        ports_of_others = processes.listening(others)
         cluster = Cluster(
             initialize_head=True,
-            head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": 100_000_000},
+            head_node_args={"num_cpus": 0, "include_dashboard": False, **NODE},
         )
-        cluster.added = [cluster.add_node(num_cpus=1, object_store_memory=100_000_000) for _ in range(2)]
+        cluster.added = [cluster.add_node(num_cpus=1, **NODE) for _ in range(2)]
+        cluster.others, cluster.ports_of_others = others[1:], ports_of_others
         try:
             yield cluster
         finally:
@@ -112,9 +116,10 @@ def undisturbed(tmp_path_factory):
     return measured(path)
 
 
-def listening(number):
-    """Where a process and all that it started listen to the network: not what other tests do beside."""
-    found = processes.listening([number, *processes.descendants(number)])
+def listening(number, others=(), ports_of_others=frozenset()):
+    """Where a process and all that it started listen to the network: not what other tests do beside, or did before."""
+    started = [each for each in processes.descendants(number) if each not in others]
+    found = processes.listening([number, *started]) - ports_of_others
     return found, processes.beyond_loopback(found)
 
 
@@ -200,9 +205,9 @@ def test_two_nodes_give_the_same_bits_as_one_worker(nodes, undisturbed, tmp_path
     assert measured(tmp_path / "runs.db") == undisturbed
     assert not outcome.failed
     assert len(watcher.begun) == len(set(watcher.begun)) == len(LONG)
-    here, elsewhere = listening(os.getpid())
+    here, elsewhere = listening(os.getpid(), nodes.others, nodes.ports_of_others)
     assert here, "nothing listens, so this test sees nothing"
-    assert not elsewhere, "something listens to the network"
+    assert not elsewhere, "Ray listens to the network"
 
 
 def test_node_killed_in_mid_training_loses_nothing(nodes, undisturbed, tmp_path):
@@ -218,7 +223,7 @@ def test_node_killed_in_mid_training_loses_nothing(nodes, undisturbed, tmp_path)
         outcome = do(nodes, tmp_path / "runs.db", LONG, watcher)
     finally:
         killer.join()
-        nodes.added.append(nodes.add_node(num_cpus=1, object_store_memory=100_000_000))
+        nodes.added.append(nodes.add_node(num_cpus=1, **NODE))
         nodes.wait_for_nodes()  # until Ray has noticed which are gone
     assert watcher.deaths >= 1
     assert len(outcome.finished) == len(LONG)
@@ -278,7 +283,7 @@ def test_own_study_by_the_command_interrupted_and_resumed_on_loopback_only(tmp_p
             assert line, process.stderr.read()
         here, elsewhere = listening(process.pid)
         assert here, "nothing listens, so this test sees nothing"
-        assert not elsewhere, "something listens to the network"
+        assert not elsewhere, "Ray listens to the network"
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         errors = process.communicate(timeout=60)[1]
     finally:

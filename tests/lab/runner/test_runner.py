@@ -166,10 +166,8 @@ def test_a_plan_of_which_nothing_was_begun_may_have_other_data(tmp_path):
 
 def test_an_interrupted_job_does_not_resume_on_other_data(tmp_path):
     conduct(tmp_path, tmp_path / "runs.db")
-    with Store(tmp_path / "runs.db") as store, store.transaction() as db:
-        db.execute("UPDATE jobs SET status = 'running'")
-        for job in (1, 2):
-            schema.update(db, "jobs", {}, "id = ?", job)
+    with Store(tmp_path / "runs.db") as store, store.amending(store.protocols()[0].key) as db:
+        schema.update(db, "jobs", {"status": "running"})
     (tmp_path / "real").touch()
     with pytest.raises(UserError, match=r"expected the data of its 2 jobs"):
         conduct(tmp_path, tmp_path / "runs.db")

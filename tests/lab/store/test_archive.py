@@ -61,7 +61,10 @@ def test_report_of_an_imported_store_is_the_same_to_the_byte(full, tmp_path, mon
     pages = [page.write(tmp_path / place / "runs.db", tmp_path / place / "out") for place in "ab"]
     for one, other in zip(*([made.index, *made.tables, *made.figures] for made in pages), strict=True):
         assert (one.name, one.read_bytes()) == (other.name, other.read_bytes())
-    with Store(full) as store, store.transaction() as db:  # nor does it matter when the page is written
+    with (
+        Store(full) as store,
+        store.amending(store.protocols()[0].key) as db,
+    ):  # nor does it matter when the page is written
         schema.update(db, "jobs", {"created": 1e9, "started": 1e9, "ended": 1e9})
     assert "as of 2001-09-09 01:46 UTC<" in page.write(full, tmp_path / "old").index.read_text()
 

@@ -86,7 +86,7 @@ def test_merge_joins_keeps_origins_and_finishes_what_one_has(cli, tmp_path):
         assert next(job.origin for job in store.jobs() if (job.method, job.run) == ("uniform", 0)) == "two.db"
         assert integrity.check(store) == []
     left = sorted(path.name for path in tmp_path.iterdir() if path.name.startswith((".", "all.db")))
-    assert left == ["all.db", "all.db-locks"]
+    assert left == ["all.db", "all.db-locks", "all.db-record"]
 
 
 def test_conflict_is_found_by_content_and_nothing_is_written(cli):

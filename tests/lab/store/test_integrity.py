@@ -25,7 +25,7 @@ from contdrop.cli import app
 from contdrop.errors import UserError
 from contdrop.lab.extensions import Extension
 from contdrop.lab.report import page
-from contdrop.lab.store import integrity, schema
+from contdrop.lab.store import integrity, record, schema
 from contdrop.lab.store.reader import DamageError
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.schema import FINISHED, PLANNED
@@ -93,6 +93,8 @@ def test_resumed_with_a_flipped_bit_every_job_ends_as_if_undisturbed(images, tmp
         number = interrupted(store, images)
     content, chooser, path = (tmp_path / "origin.db").read_bytes(), random.Random(1), tmp_path / "runs.db"
     for _ in range(flips):
+        for old in tmp_path.glob("runs.db*"):
+            old.unlink()
         path.write_bytes(content)
         with Store(path) as store:
             (whole,) = store.read("SELECT state FROM checkpoints")[0]
@@ -212,7 +214,8 @@ EDITS = {
     "DELETE FROM selections": "1 selections were decided, and 0 are there",
     "DELETE FROM protocols": "the experiment of 8 jobs is missing",
     "INSERT INTO epochs VALUES (99, 1, 1, 1, 1, 1, 1, 1, 1, 1)": "belongs to nothing in jobs",
-    "PRAGMA user_version = 1": "expected version 2 or 3 of a store",
+    "PRAGMA user_version = 1": "expected version 2, 3 or 4 of a store",
+    "PRAGMA user_version = 3": "cannot be read, it may be damaged (duplicate column name: finished)",
     "PRAGMA user_version = 2": "cannot be read, it may be damaged (no such table: totals)",
     "PRAGMA user_version = 0": "cannot be read, it may be damaged (table protocols already exists)",
 }
@@ -244,7 +247,7 @@ def test_error_that_is_not_that_of_the_predictions(path):
     """A hand that also writes the checksum anew is found by arithmetic."""
     with Store(path) as store:
         store._db.execute("UPDATE jobs SET results = json_set(results, '$.test_error', 0.5) WHERE id = 4")
-        schema.update(store._db, "jobs", {}, "id = 4")
+        schema.update_job(store._db, 4)
         (finding,) = integrity.check(store)
         assert "its test error is 0.5 %, and that of its examples" in finding.text
         with pytest.raises(DamageError, match=r"its test error is 0\.5 %, and that of its examples"):
@@ -351,6 +354,22 @@ def test_migration_does_not_hide_damage(old, edit, expected):
         assert any(expected in found.text for found in integrity.check(store))
 
 
+def test_store_of_version_3_is_migrated(path):
+    path.with_name("runs.db-record").unlink()
+    with contextlib.closing(sqlite3.connect(path)) as db, db:
+        db.row_factory = sqlite3.Row
+        for column in ("finished", "digest", "version"):
+            db.execute(f"ALTER TABLE protocols DROP COLUMN {column}")
+        schema.update(db, "protocols", {})
+        db.execute("PRAGMA user_version = 3")
+    with Store(path) as store:
+        assert integrity.check(store) == []
+        (totals,) = record.read(store.record).values()
+        assert (totals["version"], totals["planned"], totals["finished"], totals["decided"]) == (1, 8, 7, 1)
+        store._db.execute("DELETE FROM selections")
+        assert "1 selections were decided, and 0 are there" in [finding.text for finding in integrity.check(store)]
+
+
 # ---- one kind of processor
 
 
@@ -379,7 +398,7 @@ def test_mixed_kinds_in_a_run_are_refused(what, tmp_path):
     path = stores.make_store(tmp_path / "runs.db", methods=("none", "gaussian"), runs=2, epochs=2)
     with Store(path) as store:
         store._db.execute("UPDATE jobs SET machine = json_set(machine, ?, 2) WHERE id = 1", [f"$.{what}"])
-        schema.update(store._db, "jobs", {}, "id = 1")
+        schema.update_job(store._db, 1)
         with pytest.raises(UserError, match=r"in run 0 .* not share the same kind of processor.*does that run again"):
             collect_all(store)
         (finding,) = integrity.check(store)
@@ -416,21 +435,20 @@ def change_pages(path):
 
 
 @pytest.mark.parametrize("damage", [end_inside_a_page, change_pages])
-def test_a_damaged_file_is_replaced_by_its_copy(copied, damage):
-    before = keys(copied)
+def test_a_damaged_file_is_refused_until_its_copy_takes_its_place(copied, damage):
+    before, whole = keys(copied), copied.with_name("runs.db-backup").read_bytes()
     damage(copied)
-    with pytest.raises(UserError, match=r"damaged|malformed"), Store(copied) as store:
-        store.jobs()  # whoever only reads changes nothing
-    with Store(copied, create=True) as store:
-        assert store.restored
-        assert "runs.db was damaged and has been replaced by its backup of 20" in store.restored
-    assert keys(copied) == before
-    assert copied.with_name("runs.db-damaged").exists()
-    with Store(copied, create=True) as store:
-        assert store.restored is None
-    damage(copied)  # before there was time for another copy
-    with Store(copied, create=True) as store:
-        assert store.restored
+    left = copied.read_bytes()
+    for create in (False, True):
+        with (
+            pytest.raises(
+                UserError, match=r"(damaged|malformed).*; to go back to the last copy, put runs.db-backup in"
+            ),
+            Store(copied, create=create) as store,
+        ):
+            store.jobs()
+    assert copied.read_bytes() == left
+    copied.write_bytes(whole)
     assert keys(copied) == before
 
 
@@ -438,7 +456,7 @@ def test_without_a_copy_a_damaged_file_is_refused_and_left_as_it_is(copied):
     copied.with_name("runs.db-backup").unlink()
     end_inside_a_page(copied)
     before = copied.read_bytes()
-    with pytest.raises(UserError), Store(copied, create=True) as store:
+    with pytest.raises(UserError, match=r"(?!.*backup)"), Store(copied, create=True) as store:
         store.jobs()
     assert copied.read_bytes() == before
 
@@ -450,9 +468,6 @@ def test_a_bad_copy_replaces_nothing(copied):
     copies.make_if_due(at_once=True)  # and it is no error
     assert copied.with_name("runs.db-backup").read_bytes() == good
     assert sorted(file.name for file in copied.parent.iterdir() if file.name.endswith(".tmp")) == []
-    change_pages(copied.with_name("runs.db-backup"))
-    with pytest.raises(UserError), Store(copied, create=True) as store:
-        store.jobs()
 
 
 def test_copies_are_made_from_time_to_time(copied, monkeypatch):
@@ -468,19 +483,6 @@ def test_copies_are_made_from_time_to_time(copied, monkeypatch):
     clock += 601
     copies.make_if_due(at_once=False)
     assert len(made) == 3
-
-
-def test_a_file_of_which_nothing_is_left_is_damaged(copied):
-    """SQLite takes it for a new one, whose copy would take the place of the good one."""
-    before = keys(copied)
-    os.truncate(copied, 0)
-    Store(copied, create=True).close()  # just made, for all that anybody knows
-    assert keys(copied) == []
-    os.truncate(copied, 0)
-    os.utime(copied, (1, 1))
-    with Store(copied, create=True) as store:
-        assert "was damaged and has been replaced by its backup of" in store.restored
-    assert keys(copied) == before
 
 
 def test_copies_that_a_kill_left_half_are_removed(copied):

@@ -22,8 +22,7 @@ def test_results_of_mismatched_runs_are_refused(store):
     (protocol,) = store.protocols()
     assert collect(store, protocol).errors() == {"none": {0: 1.0}, "gaussian": {0: 1.0}}
     with store.transaction() as db:
-        db.execute("""UPDATE jobs SET fingerprints = '{"data": "d"}' WHERE id = ?""", (two,))
-        schema.update(db, "jobs", {}, "id = ?", two)
+        schema.update_job(db, two, fingerprints={"data": "d"})
     with pytest.raises(UserError, match="in run 0 none and gaussian do not share the same data order"):
         collect(store, protocol)
 

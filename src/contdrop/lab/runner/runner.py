@@ -178,8 +178,6 @@ class StudyRunner:
     def _prepare(self) -> None:
         """Add all jobs to the plan of the store; refuse a study that another one with its name began."""
         store = self.store
-        if store.restored:
-            self.say(f"contdrop: {store.restored}")
         store.remove_stale_checkpoints()
         here = self._ray.machine if self._ray else {**machine(self.device), "threads": self.threads}
         described = [self._described(planned) for planned in self.plans]

@@ -23,7 +23,7 @@ from ...errors import UserError, suggest
 from ..analysis.metric_format import Measure
 from ..study import amendments
 from ..training.metric_values import better_of
-from . import archive, schema
+from . import archive, record, schema
 from .archive import JobContents, StoreContents, as_planned, read_store
 from .blobs import beside
 from .reader import pack
@@ -253,8 +253,9 @@ def merge(out: pathlib.Path, sources: Sequence[pathlib.Path]) -> MergeResult:
             with Store(temporary, create=True) as store:
                 added = [add_contents(store, found, origin) for found, origin in loaded]
         finally:
-            for ending in ("-wal", "-shm", "-locks"):
+            for ending in ("-wal", "-shm", "-locks", record.NAME):
                 beside(temporary, ending).unlink(missing_ok=True)
+    beside(out, record.NAME).unlink(missing_ok=True)  # of a store that was deleted
     notes = dict.fromkeys(note for each in added for note in each.notes)
     return MergeResult(sum(each.added for each in added), sum(each.kept for each in added), tuple(notes))
 
@@ -266,7 +267,7 @@ def add_contents(store: Store, contents: StoreContents, origin: str) -> MergeRes
         UserError: A job or a selection that both have differs, or the masks are of another version, or jobs were
             trained on other data; nothing was added.
     """
-    with store.transaction() as db:
+    with store.amending(*(protocol.key for protocol in contents.protocols)) as db:
         addition = _Addition(store, db, contents, origin)
         addition.add()
     for protocol in contents.protocols:
@@ -298,8 +299,6 @@ class _Addition:
             first, *others = self.conflicts
             more = f" (and {plural(len(others), 'other conflict')})" if others else ""
             raise UserError(f"{self.origin}: {first}{more}; nothing was added; leave one of the files out")
-        for protocol in self.contents.protocols:
-            schema.count_rows(self.db, protocol.key)
 
     def _add_protocol(self, protocol: ProtocolRecord) -> None:
         key, there = protocol.key, protocol.description

@@ -1,17 +1,14 @@
-"""Verification of a store, and the backup that replaces a file SQLite cannot read.
+"""Verification of a store, and its backup.
 
 SQLite survives a full disk, a power cut and a kill by its log, ``runs.db-wal``. If that is deleted when a disk was full
-in the middle of moving it into the file, the file is torn. Then the last backup takes its place, so that the jobs
-finished before it are kept, and what was done since is done again.
+in the middle of moving it into the file, the file is torn. Then the last backup has the jobs finished before it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import pathlib
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -21,13 +18,11 @@ from ... import _files
 from ...errors import UserError
 from ..analysis.metric_format import Measure
 from .blobs import beside
-from .reader import WEIGHTS, StoreReader
+from .reader import BACKUP, WEIGHTS, StoreReader
 from .results import example_values, mismatches
 from .schema import FAILED, FINISHED, PLANNED, PROCESSOR, RUNNING, JobRecord, digest_bytes
 
-BACKUP, DAMAGED = "-backup", "-damaged"  # ends of file names
 _MOST = 20  # findings of SQLite's own, which repeats itself
-_CREATION = 5.0  # seconds that another process may take from an empty file to its first table
 _SECONDS, _SHARE = 600.0, 0.01  # between backups, and of the time that they may take
 
 
@@ -47,7 +42,7 @@ def check(store: StoreReader) -> list[Defect]:
                 found += part(store)
             except UserError as error:
                 found.append(Defect(getattr(error, "what", str(error))))
-    return list(dict.fromkeys(found))
+    return list({defect.text: defect for defect in reversed(found)}.values())[::-1]  # the first of each text
 
 
 def _check_database(store: StoreReader) -> Iterator[Defect]:
@@ -64,6 +59,8 @@ def _check_rows(store: StoreReader) -> Iterator[Defect]:
     for (key,) in store.read("SELECT key FROM protocols"):
         yield from _damage(functools.partial(store.selections, key), mendable=True)
         yield from _damage(functools.partial(store.jobs, protocol=key), mendable=True)
+    if store.differs_from_record():
+        yield Defect(f"the results are not those of its record, {store.record.name}")
 
 
 def _damage(read: Callable[[], Any], *, mendable: bool = False) -> Iterator[Defect]:
@@ -132,8 +129,9 @@ def make_backup(path: pathlib.Path) -> None:
     _files.remove_old_temporaries(target)
     with _files.replacing(target, durable=True) as temporary:
         copy_database(path, temporary)
-        if not is_intact(temporary):
-            raise sqlite3.DatabaseError("the store is damaged")
+        with contextlib.closing(_connect(temporary)) as db:
+            if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
+                raise sqlite3.DatabaseError("the store is damaged")
 
 
 def copy_database(path: pathlib.Path, to: pathlib.Path) -> None:
@@ -141,45 +139,6 @@ def copy_database(path: pathlib.Path, to: pathlib.Path) -> None:
     to.touch()
     with contextlib.closing(_connect(path)) as db, contextlib.closing(_connect(to)) as other:
         db.backup(other)
-
-
-def is_intact(path: pathlib.Path) -> bool:
-    """Return False if SQLite finds a file damaged; one that is in use or must not be read counts as intact."""
-    try:
-        with contextlib.closing(_connect(path)) as db:
-            return bool(db.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok")
-    except sqlite3.DatabaseError as error:
-        return isinstance(error, sqlite3.OperationalError)
-
-
-def restore_if_damaged(path: pathlib.Path) -> str | None:
-    """Replace a file that SQLite cannot read by its backup, and return a line about it; None if that was not needed.
-
-    The damaged file is kept under another name.
-    """
-    copy, damaged = beside(path, BACKUP), beside(path, DAMAGED)
-    if not copy.exists() or (is_intact(path) and not _is_emptied(path)) or not is_intact(copy):
-        return None
-    made = time.strftime("%Y-%m-%d %H:%M", time.localtime(copy.stat().st_mtime))
-    # At every moment there is a file of this name. The backup stays, because the next one may be long in coming.
-    with _files.replacing(path, durable=True) as temporary:
-        shutil.copyfile(copy, temporary)
-        shutil.copyfile(path, damaged)
-        for ending in ("-wal", "-shm"):
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(beside(path, ending), beside(damaged, ending))
-    return (
-        f"{path} was damaged and has been replaced by its backup of {made}; what was done since is done again "
-        f"({damaged.name} is the damaged file)"
-    )
-
-
-def _is_emptied(path: pathlib.Path) -> bool:
-    """Return True for a file that has lost its content, which SQLite takes for a new one; False if it is being made."""
-    found, log = path.stat(), beside(path, "-wal")
-    if found.st_size or (log.exists() and log.stat().st_size):
-        return False
-    return time.time() - found.st_mtime > _CREATION
 
 
 def _connect(path: pathlib.Path) -> sqlite3.Connection:

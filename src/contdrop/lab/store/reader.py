@@ -18,21 +18,28 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...errors import UserError
-from . import schema
+from . import record, schema
 from .blobs import BlobDirectory, Buffer, beside, is_reference
 from .locks import Locks
 from .schema import RUNNING, Epoch, JobRecord, ProtocolRecord, SelectionRecord
 
 WEIGHTS = "weights"  # the artefact that is a reference to a file (.blobs)
 _NPY_1 = b"\x93NUMPY\x01\x00"
+BACKUP = "-backup"  # end of a file's name
+_RECORDING = 0  # the lock of the process that writes the record; jobs are numbered from 1
 _PATIENCE = 60.0  # seconds to wait for other processes that write
 _RETRY = 0.02  # seconds
 _EPOCHS = f"SELECT job, {', '.join(schema.EPOCH_COLUMNS)} FROM epochs "
 _Reader = TypeVar("_Reader", bound="StoreReader")
 _Record = TypeVar("_Record", ProtocolRecord, JobRecord, SelectionRecord)
 
-_NO_STORE = "--store: expected a store of contdrop; {path} is none, or damaged ({text})"
+_NO_STORE = "--store: expected a store of contdrop; {path} is none, or damaged ({text}){copy}"
 _NO_RIGHT = "--store: cannot write {path}: {text}; check its permissions"
+_COUNTED = {
+    "planned": "jobs were planned",
+    "decided": "selections were decided",
+    "finished": "jobs had finished",
+}
 _EXPLANATIONS = {  # by words of SQLite's
     "not a database": _NO_STORE,
     "malformed": _NO_STORE,
@@ -41,7 +48,7 @@ _EXPLANATIONS = {  # by words of SQLite's
     "readonly": _NO_RIGHT,
     "unable to open": _NO_RIGHT,
     "locked": "--store: {path} is in use by another process ({text}); try again when that has ended",
-    "": "--store: {path} cannot be read, it may be damaged ({text})",
+    "": "--store: {path} cannot be read, it may be damaged ({text}){copy}",
 }
 
 
@@ -65,9 +72,11 @@ class StoreReader:
         if self.path.is_symlink():  # locks, backups and weights lie beside the file itself
             self.path = self.path.resolve()
         self._check_path(create)
+        is_new = not self.path.exists()
         directory = self.path.absolute().parent
         writable = create or (os.access(self.path, os.W_OK) and os.access(directory, os.W_OK))
         self.files = BlobDirectory(self.path)
+        self.record = beside(self.path, record.NAME)
         self.locks = Locks(beside(self.path, "-locks") if writable else None)
         self._cache: dict[Any, Any] = {}  # verified content, as long as the file has this version
         self._cache_version = (0, 0)  # counts of changes by other connections and by this one
@@ -77,7 +86,9 @@ class StoreReader:
             self._db = sqlite3.connect(address, timeout=_PATIENCE, isolation_level=None, uri=True)
             stack.callback(self._db.close)
             self._db.row_factory = sqlite3.Row
-            self._migrate()
+            recorded = {} if is_new else record.read(self.record)  # first, as the store is never behind it
+            if self._migrate(recorded) and writable:
+                self.write_record()
             stack.pop_all()
 
     def _check_path(self, create: bool) -> None:
@@ -99,19 +110,23 @@ class StoreReader:
         """Return how SQLite opens a file that cannot be written to: without a log unless some process has one."""
         return "?mode=ro" if self._has_log() else "?immutable=1"
 
-    def _migrate(self) -> None:
-        """Migrate the file to the current version in one transaction; refuse a file of another program or version."""
+    def _migrate(self, recorded: record.Record) -> bool:
+        """Migrate the file to the current version in one transaction; refuse one of another program or version.
+
+        A file that is behind what was ``recorded`` is refused, too. Returns True if it is ahead of that.
+        """
         with self.snapshot():
             version = self._check_version()
-        self._db.execute("PRAGMA synchronous = NORMAL")
+            wrong = schema.wrong_tables(self._db)
+            if version == schema.VERSION and wrong:
+                raise DamageError(self.path, f"the table {wrong[0]} does not have its columns")
+            is_ahead = record.check(recorded, self._db, self.path, has_totals=not wrong)
         if version < schema.VERSION:
             self._begin_log()
             with self.transaction():  # read again: another process may have been quicker
                 schema.migrate(self._db, self._pragma("user_version"))
         self._db.execute("PRAGMA foreign_keys = ON")
-        for table, expected in schema.expected_columns().items():
-            if schema.columns(self._db, table) != expected:
-                raise DamageError(self.path, f"the table {table} does not have its columns")
+        return is_ahead
 
     def _check_version(self) -> int:
         application = self._pragma("application_id")
@@ -119,11 +134,12 @@ class StoreReader:
         if application != schema.APPLICATION and tables:
             raise UserError(f"--store: expected a store of contdrop; {self.path} is a database of another program")
         version = self._pragma("user_version")
-        if version not in (0, 2, schema.VERSION):
+        if version not in (0, *schema.READABLE):
             other = "a newer contdrop" if version > schema.VERSION else "the contdrop that wrote it"
+            *older, newest = map(str, schema.READABLE)
             raise UserError(
-                f"--store: expected version 2 or {schema.VERSION} of a store; {self.path} has version {version}; "
-                f"install {other}"
+                f"--store: expected version {', '.join(older)} or {newest} of a store; {self.path} has version "
+                f"{version}; install {other}"
             )
         return version
 
@@ -142,6 +158,16 @@ class StoreReader:
     def _pragma(self, name: str) -> int:
         with self.explained():
             return int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
+
+    def write_record(self) -> None:
+        """Write what the store holds to its record, one process after another."""
+        with self.locks.waiting(_RECORDING), self.explained():
+            record.write(record.of_store(self._db), self.record)
+
+    def differs_from_record(self) -> bool:
+        """Return True if the store has something else than its record of the same time."""
+        with self.explained():
+            return record.differs(record.read(self.record), self._db)
 
     def close(self) -> None:
         """Close the file, and give up the locks of this connection."""
@@ -165,7 +191,11 @@ class StoreReader:
         except (sqlite3.DatabaseError, sqlite3.InterfaceError, UnicodeDecodeError, MemoryError) as error:
             text = str(error)
             explanation = next(explanation for words, explanation in _EXPLANATIONS.items() if words in text)
-            raise UserError(explanation.format(path=self.path, text=text, why=self._why_io_failed())) from error
+            backup = beside(self.path, BACKUP)
+            way = f"; to go back to the last copy, put {backup.name} in its place and delete {self.path.name}-wal"
+            copy = way if backup.exists() else ""
+            why = self._why_io_failed()
+            raise UserError(explanation.format(path=self.path, text=text, why=why, copy=copy)) from error
 
     def _why_io_failed(self) -> str:
         """Tell a log that was deleted under a process, after which another makes an empty one, from a broken disk."""
@@ -177,9 +207,13 @@ class StoreReader:
         return "check the disk, then give the same command again: everything that was written completely is kept"
 
     @contextlib.contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Hold the right to write; commit at the end, or undo everything if an exception is raised."""
+    def transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        """Hold the right to write; commit at the end, or undo everything if an exception is raised.
+
+        Only what is ``durable`` is sure to survive a power failure at once.
+        """
         with self.explained():
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._db.execute("BEGIN IMMEDIATE")
             self._forget_if_changed(by_others=True)
             try:
@@ -262,22 +296,33 @@ class StoreReader:
         """Return all protocols in the order in which they were first planned."""
         with self.snapshot():
             rows = self.read("SELECT * FROM protocols ORDER BY created, rowid")
-            (orphans,) = self.read("SELECT count(*) FROM jobs WHERE protocol NOT IN (SELECT key FROM protocols)")[0]
-        if orphans:
-            raise DamageError(self.path, f"the experiment of {orphans} jobs is missing")
+            self._check_orphans()
         return [self._record(ProtocolRecord, self.verified(row, "an experiment")) for row in rows]
 
     def protocol_row(self, key: str) -> sqlite3.Row | None:
         """Return the row of a protocol, unverified; None if there is none."""
         return next(iter(self.read("SELECT * FROM protocols WHERE key = ?", (key,))), None)
 
-    def _check_number(self, kind: str, protocol: str | None, found: int) -> None:
-        """Raise :class:`DamageError` if rows were lost: ``kind`` is "planned" for jobs, "decided" for selections."""
-        rows = self.read("SELECT * FROM protocols WHERE :key IS NULL OR key = :key", {"key": protocol})
-        written = sum(self.verified(row, "an experiment")[kind] for row in rows)
-        if written != found:
-            things = "jobs were planned" if kind == "planned" else "selections were decided"
-            raise DamageError(self.path, f"{written} {things}, and {found} are there")
+    def _check_orphans(self, protocol: str | None = None) -> None:
+        query = (
+            "SELECT count(*) FROM jobs WHERE protocol NOT IN (SELECT key FROM protocols) AND ifnull(protocol = ?, true)"
+        )
+        ((orphans,),) = self.read(query, (protocol,))
+        if orphans:
+            raise DamageError(self.path, f"the experiment of {orphans} jobs is missing")
+
+    def check_totals(self, protocol: str | None = None) -> None:
+        """Raise :class:`DamageError` if jobs or selections of a protocol, or of any, were lost or exchanged."""
+        self._check_orphans(protocol)
+        for row in self.read("SELECT * FROM protocols WHERE ifnull(key = ?, true)", (protocol,)):
+            self.verified(row, "an experiment")
+            with self.explained():
+                found = self._cached(("totals", row["key"]), functools.partial(schema.totals, self._db, row["key"]))
+            for name, things in _COUNTED.items():
+                if found[name] != row[name]:
+                    raise DamageError(self.path, f"{row[name]} {things}, and {found[name]} are there")
+            if found["digest"] != row["digest"]:
+                raise DamageError(self.path, "results or selections are not those that were written")
 
     def jobs(self, *, protocol: str | None = None, ids: Sequence[int] | None = None) -> list[JobRecord]:
         """Return jobs in the order of the plan: all, those of a protocol, or those with certain numbers."""
@@ -288,7 +333,7 @@ class StoreReader:
                 {"protocol": protocol, "ids": None if ids is None else json.dumps(list(ids))},
             )
             if ids is None:
-                self._check_number("planned", protocol, len(rows))
+                self.check_totals(protocol)
             return [self.job_record(row) for row in rows]
 
     def jobs_of_damaged_plan(self, protocol: str) -> list[JobRecord]:
@@ -319,7 +364,7 @@ class StoreReader:
         """Return the parameter selections of a protocol, keyed by method."""
         with self.snapshot():
             rows = self.read("SELECT * FROM selections WHERE protocol = ? ORDER BY method", (protocol,))
-            self._check_number("decided", protocol, len(rows))
+            self.check_totals(protocol)
         return {row["method"]: self._record(SelectionRecord, self.verified(row, "a selection")) for row in rows}
 
     # ---- what belongs to a job

@@ -120,17 +120,19 @@ class SelectionRecord:
 # ---- tables
 
 APPLICATION = 0x636F6E74  # "cont": tells our files from other programs' SQLite files
-VERSION = 3  # 0.1.0 wrote version 2; no other was released
+VERSION = 4
+READABLE = (2, 3, VERSION)  # 0.1.0 wrote version 2
 TABLES = ("protocols", "jobs", "epochs", "artefacts", "checkpoints", "selections")
 JSON_COLUMNS = {"configuration", "description", "candidates", "seeds", "fingerprints", "versions", "machine", "results"}
 EPOCH_COLUMNS = Epoch._fields  # in the order in which their checksum covers them
 
-# ``planned`` and ``decided`` are the numbers of a protocol's jobs and selections, so that a lost row is noticed.
+# The last columns of a protocol are its totals, so that a lost row is noticed; ``version`` counts their changes.
 _TABLES = """
 CREATE TABLE protocols (
     key TEXT PRIMARY KEY, experiment TEXT NOT NULL, preset TEXT NOT NULL, epochs INTEGER NOT NULL,
     configuration TEXT NOT NULL, description TEXT NOT NULL, created REAL NOT NULL,
-    planned INTEGER NOT NULL DEFAULT 0, checksum TEXT, decided INTEGER NOT NULL DEFAULT 0
+    planned INTEGER NOT NULL DEFAULT 0, checksum TEXT, decided INTEGER NOT NULL DEFAULT 0,
+    finished INTEGER NOT NULL DEFAULT 0, digest TEXT NOT NULL DEFAULT '', version INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE jobs (
     id INTEGER PRIMARY KEY, key TEXT NOT NULL, protocol TEXT NOT NULL REFERENCES protocols(key),
@@ -158,12 +160,18 @@ CREATE TABLE selections (
     candidates TEXT NOT NULL, decided REAL NOT NULL, checksum TEXT, PRIMARY KEY (protocol, method)
 )
 """
+_ADDED = (  # to protocols: the first in version 3, the others in version 4
+    "decided INTEGER NOT NULL DEFAULT 0",
+    "finished INTEGER NOT NULL DEFAULT 0",
+    "digest TEXT NOT NULL DEFAULT ''",
+    "version INTEGER NOT NULL DEFAULT 0",
+)
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:
     """Migrate a file to the current version, within a transaction of the caller."""
-    if version == 2:
-        _migrate_from_2(db)
+    if version in (2, 3):
+        _migrate(db, version)
     elif not version:
         for statement in _TABLES.split(";"):
             db.execute(statement)
@@ -171,35 +179,40 @@ def migrate(db: sqlite3.Connection, version: int) -> None:
     db.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def _migrate_from_2(db: sqlite3.Connection) -> None:
-    """Count selections by protocol instead of in a table of totals, and let two protocols have jobs of one key.
+def _migrate(db: sqlite3.Connection, version: int) -> None:
+    """Add the totals of protocols. Damaged rows stay recognizable as such, and lost ones as missing.
 
-    Rows that are damaged stay recognizable as such.
+    In version 2 a table of totals counted the selections of all protocols, and job keys were unique in the file.
     """
-    (made,) = db.execute("SELECT count(*) FROM selections").fetchone()
-    noted = [row["selections"] for row in db.execute("SELECT * FROM totals") if is_intact(row)]
     intact = [row["key"] for row in db.execute("SELECT * FROM protocols") if is_intact(row)]
-    db.execute("ALTER TABLE protocols ADD COLUMN decided INTEGER NOT NULL DEFAULT 0")
-    db.execute("DROP TABLE totals")
-    table, index = (statement for statement in _TABLES.split(";") if " jobs" in statement.partition("(")[0])
-    db.execute(table.replace("TABLE jobs", "TABLE jobs_of_3"))
-    db.execute("INSERT INTO jobs_of_3 SELECT * FROM jobs")
-    db.execute("DROP TABLE jobs")
-    db.execute("ALTER TABLE jobs_of_3 RENAME TO jobs")
-    db.execute(index)
+    uncounted = 0
+    if version == 2:
+        (made,) = db.execute("SELECT count(*) FROM selections").fetchone()
+        noted = [row["selections"] for row in db.execute("SELECT * FROM totals") if is_intact(row)]
+        uncounted = int(noted != [made])  # 1 too many where one is missing
+        db.execute("DROP TABLE totals")
+        table, index = (statement for statement in _TABLES.split(";") if " jobs" in statement.partition("(")[0])
+        db.execute(table.replace("TABLE jobs", "TABLE jobs_of_4"))
+        db.execute("INSERT INTO jobs_of_4 SELECT * FROM jobs")
+        db.execute("DROP TABLE jobs")
+        db.execute("ALTER TABLE jobs_of_4 RENAME TO jobs")
+        db.execute(index)
+    for column in _ADDED[version - 2 :]:
+        db.execute(f"ALTER TABLE protocols ADD COLUMN {column}")
     for key in intact:
-        (decided,) = db.execute("SELECT count(*) FROM selections WHERE protocol = ?", (key,)).fetchone()
-        decided += noted != [made]  # 1 too many where one is missing
-        update(db, "protocols", {"decided": decided}, "key = ?", key)
+        found = totals(db, key)
+        changes = {name: found[name] for name in ("finished", "digest")} | {"version": 1}
+        if version == 2:
+            changes["decided"] = found["decided"] + uncounted
+        update(db, "protocols", changes, "key = ?", key)
 
 
-def insert(db: sqlite3.Connection, table: str, row: Mapping[str, object], *, more: str = "") -> int:
-    """Write a row with its checksum and return its id; ``more`` is what SQL has after the values."""
+def insert(db: sqlite3.Connection, table: str, row: Mapping[str, object]) -> int:
+    """Write a row with its checksum and return its id."""
     values = tuple(map(_column, row.values()))
-    made = db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))}) {more}", values)
+    made = db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", values)
     number = int(made.lastrowid or 0)
-    if made.rowcount:
-        update(db, table, {}, "rowid = ?", number)
+    update(db, table, {}, "rowid = ?", number)
     return number
 
 
@@ -220,20 +233,51 @@ def _column(value: object) -> object:
 
 
 def update_job(db: sqlite3.Connection, job: int, **changes: object) -> None:
-    """Change the row of a job and compute its checksum."""
+    """Change the row of a job and compute its checksum, and bring the totals of its protocol up to date."""
+    query = "SELECT protocol, status, checksum FROM jobs WHERE id = ?"
+    before = db.execute(query, (job,)).fetchone()
     update(db, "jobs", changes, "id = ?", job)
+    after = db.execute(query, (job,)).fetchone()
+    gone, come = ([row["checksum"]] if row["status"] == FINISHED else [] for row in (before, after))
+    row = db.execute("SELECT * FROM protocols WHERE key = ?", (after["protocol"],)).fetchone()
+    if gone != come and row is not None and is_intact(row):
+        numbers = {"finished": row["finished"] + len(come) - len(gone), "version": row["version"] + 1}
+        digest = combined_digest(come, gone, row["digest"])
+        update(db, "protocols", {**numbers, "digest": digest}, "key = ?", row["key"])
 
 
-def row_numbers(db: sqlite3.Connection, protocol: str) -> dict[str, int]:
-    """Return how many jobs ("planned") and selections ("decided") a protocol has."""
-    tables = {"planned": "jobs", "decided": "selections"}
-    query = "SELECT count(*) FROM {} WHERE protocol = ?"
-    return {name: db.execute(query.format(table), (protocol,)).fetchone()[0] for name, table in tables.items()}
+def totals(db: sqlite3.Connection, protocol: str) -> dict[str, Any]:
+    """Return the numbers of a protocol's jobs, results and selections, and the digest of the last two."""
+    jobs = db.execute("SELECT status, checksum FROM jobs WHERE protocol = ?", (protocol,)).fetchall()
+    finished = [checksum for status, checksum in jobs if status == FINISHED]
+    selected = [
+        checksum for (checksum,) in db.execute("SELECT checksum FROM selections WHERE protocol = ?", (protocol,))
+    ]
+    numbers = {"planned": len(jobs), "decided": len(selected), "finished": len(finished)}
+    return {**numbers, "digest": combined_digest([*finished, *selected])}
 
 
-def count_rows(db: sqlite3.Connection, protocol: str) -> None:
-    """Record how many jobs and selections a protocol has."""
-    update(db, "protocols", row_numbers(db, protocol), "key = ?", protocol)
+def recount(db: sqlite3.Connection, protocol: str) -> None:
+    """Write the totals of a protocol after its jobs or selections have changed."""
+    (version,) = db.execute("SELECT version FROM protocols WHERE key = ?", (protocol,)).fetchone()
+    update(db, "protocols", {**totals(db, protocol), "version": version + 1}, "key = ?", protocol)
+
+
+def combined_digest(added: Iterable[object], removed: Iterable[object] = (), before: str = "") -> str:
+    """Return the digest of several checksums in any order, from that of those ``before``."""
+    added_sum, removed_sum = (
+        sum(int(digest_bytes(str(checksum).encode()), 16) for checksum in checksums) for checksums in (added, removed)
+    )
+    return f"{(int(before or '0', 16) + added_sum - removed_sum) % 2**256:064x}"
+
+
+def wrong_tables(db: sqlite3.Connection) -> list[str]:
+    """Return the tables that a file lacks, or that have other columns than those of a new store."""
+    statements = {sql for (sql,) in db.execute("SELECT sql FROM sqlite_master")}
+    if statements >= {statement.strip() for statement in _TABLES.split(";")}:
+        return []
+    expected = expected_columns()  # a file that was migrated has other statements
+    return [table for table in TABLES if _columns(db, table) != expected[table]]
 
 
 @functools.cache
@@ -241,11 +285,10 @@ def expected_columns() -> dict[str, list[tuple[str, str]]]:
     """Return names and types of the columns of every table of a new store."""
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
         db.executescript(_TABLES)
-        return {table: columns(db, table) for table in TABLES}
+        return {table: _columns(db, table) for table in TABLES}
 
 
-def columns(db: sqlite3.Connection, table: str) -> list[tuple[str, str]]:
-    """Return names and types of the columns of a table."""
+def _columns(db: sqlite3.Connection, table: str) -> list[tuple[str, str]]:
     return [(row[1], row[2]) for row in db.execute(f"PRAGMA table_info({table})")]
 
 

@@ -24,10 +24,9 @@ import numpy as np
 from ..._text import plural
 from ...errors import UserError
 from ..study import amendments
-from . import blobs, schema
-from .blobs import Buffer, beside
-from .integrity import restore_if_damaged
-from .locks import Locks, check_place
+from . import blobs, record, schema
+from .blobs import Buffer
+from .locks import check_place
 from .reader import WEIGHTS, DamageError, StoreReader, pack
 from .results import find_mismatch
 from .schema import (
@@ -44,8 +43,6 @@ from .schema import (
     update_job,
 )
 
-_RESTORING = 0  # the lock of the process that tests whether the file is damaged; jobs are numbered from 1
-
 
 class TakenError(Exception):
     """Job that another process does as well, which happens when the file of locks is deleted while one works."""
@@ -56,21 +53,27 @@ class Store(StoreReader):
 
     Args:
         path: The file.
-        create: Make a file that does not exist, and replace one that SQLite cannot read by its backup.
+        create: Make a file that does not exist.
     """
 
     def __init__(self, path: pathlib.Path | str, *, create: bool = False) -> None:
-        self.restored: str | None = None  # a line for the user if the backup has replaced a damaged file
         if create:
-            file = pathlib.Path(path)
-            file = file.resolve() if file.is_symlink() else file
-            check_place(file)
-            if file.is_file():
-                locks = Locks(beside(file, "-locks"))
-                with locks.waiting(_RESTORING):
-                    self.restored = restore_if_damaged(file)
-                locks.close()
+            check_place(pathlib.Path(path).resolve())
         super().__init__(path, create=create)
+
+    @contextlib.contextmanager
+    def amending(self, *protocols: str) -> Iterator[sqlite3.Connection]:
+        """Change which jobs, results and selections protocols have, in one transaction, and record it.
+
+        Nothing is changed where some of them were lost.
+        """
+        with self.transaction(durable=True) as db:
+            for protocol in protocols:
+                self.check_totals(protocol)
+            yield db
+            for protocol in protocols:
+                schema.recount(db, protocol)
+        self.write_record()
 
     # ---- the plan
 
@@ -87,9 +90,11 @@ class Store(StoreReader):
             jobs: Key, stage, method, run, epochs and configuration of each job.
         """
         now = time.time()
-        with self.transaction() as db:
+        with self.transaction(durable=True) as db:
             found = self.protocol_row(key)
             before = found if found and schema.is_intact(found) else None  # all of a damaged row is replaced
+            if before:
+                self.check_totals(key)
             self.refuse_other_masks(key, protocol)
             there = {job["key"] for job in db.execute("SELECT key FROM jobs WHERE protocol = ?", (key,))}
             added = [job for job in jobs if job["key"] not in there]
@@ -98,7 +103,7 @@ class Store(StoreReader):
                 "configuration": protocol,
                 "description": json.dumps(amendments.noted(db, key, description, jobs, now), sort_keys=True),
                 "created": before["created"] if before else now,
-                "planned": len(added) + (before["planned"] if before else 0),  # a job that was lost stays missing
+                "version": before["version"] if before else record.read(self.record).get(key, {}).get("version", 0),
             }
             if found:
                 schema.update(db, "protocols", row, "key = ?", key)
@@ -107,9 +112,9 @@ class Store(StoreReader):
             common = {"protocol": key, "experiment": protocol["experiment"], "status": PLANNED, "created": now}
             for job in added:
                 schema.insert(db, "jobs", {**job, **common})
-            if not before:
-                schema.count_rows(db, key)
+            schema.recount(db, key)
             ids = dict(db.execute("SELECT key, id FROM jobs WHERE protocol = ?", (key,)).fetchall())
+        self.write_record()
         return [ids[job["key"]] for job in jobs]
 
     def refuse_other_masks(self, key: str, configuration: Mapping[str, Any]) -> None:
@@ -130,29 +135,21 @@ class Store(StoreReader):
 
     def reset_failed(self, *jobs: int) -> None:
         """Plan failed jobs once more, all at once: otherwise a selection might be made from a few of them."""
-        with self.transaction() as db:
+        with self.amending(*{row["protocol"] for row in map(self.job_row, jobs)}) as db:
             failed = [row for row in map(self.job_row, jobs) if row["status"] == FAILED]
             for row in failed:
                 reset_job(db, row["id"])
             # A selection without a variant says that every candidate failed. Others stay: jobs were trained with them.
             for protocol in {row["protocol"] for row in failed}:
-                query = "DELETE FROM selections WHERE protocol = ? AND variant IS NULL"
-                self._count_change(db, protocol, -db.execute(query, (protocol,)).rowcount)
+                db.execute("DELETE FROM selections WHERE protocol = ? AND variant IS NULL", (protocol,))
 
     def select(self, selection: SelectionRecord) -> None:
         """Record a selection. An earlier one stays, unless :meth:`reset_failed` has removed it."""
         row = {**vars(selection), "decided": float(selection.decided)}
-        with self.transaction() as db:
+        with self.amending(selection.protocol) as db:
             query = "SELECT 1 FROM selections WHERE protocol = ? AND method = ?"
             if not self.read(query, (selection.protocol, selection.method)):
                 schema.insert(db, "selections", row)
-                self._count_change(db, selection.protocol, 1)
-
-    def _count_change(self, db: sqlite3.Connection, protocol: str, change: int) -> None:
-        """Add to the number of a protocol's selections; one that was lost before stays missing."""
-        if change and (row := self.protocol_row(protocol)):
-            decided = self.verified(row, "an experiment")["decided"] + change
-            schema.update(db, "protocols", {"decided": decided}, "key = ?", protocol)
 
     # ---- a job, written by the process that holds its lock
 
@@ -186,16 +183,20 @@ class Store(StoreReader):
         return mismatch
 
     @contextlib.contextmanager
-    def changing(self, job: int) -> Iterator[tuple[sqlite3.Connection, sqlite3.Row, dict[str, Any]]]:
+    def changing(
+        self, job: int, *, finishes: bool = False
+    ) -> Iterator[tuple[sqlite3.Connection, sqlite3.Row, dict[str, Any]]]:
         """Change a job in one transaction: what is put into the dictionary is written to its row at the end.
 
         A damaged row is refused, so that it gets no new checksum.
         """
-        with self.transaction() as db:
+        with self.transaction(durable=finishes) as db:
             changes: dict[str, Any] = {}
             yield db, self.job_row(job), changes
             if changes:
                 update_job(db, job, **changes)
+        if finishes:
+            self.write_record()
 
     def progress(
         self, job: int, epochs: Sequence[Epoch], checkpoint: tuple[int, Sequence[Buffer]] | None = None
@@ -250,7 +251,7 @@ class Store(StoreReader):
         packed, key = {name: pack(array) for name, array in artefacts.items()}, self._key(job)
         if weights:
             packed[WEIGHTS] = self.files.put(key, blobs.WEIGHTS, weights)
-        with self.changing(job) as (db, row, changes):
+        with self.changing(job, finishes=True) as (db, row, changes):
             changes |= write_epochs(db, row, epochs) | write_artefacts(db, job, packed)
             changes |= _ended(db, job, FINISHED, results=results)
         self.files.remove(key)
@@ -278,7 +279,7 @@ class Store(StoreReader):
             keys: Keys of its jobs, to find rows of them that belong to another protocol by damage.
         """
         found: list[str] = []
-        with self.transaction() as db:
+        with self.transaction(durable=True) as db:
             query = "SELECT * FROM jobs WHERE protocol = ? OR key IN (SELECT value FROM json_each(?))"
             for row in self.read(query, (protocol, json.dumps(list(keys)))):
                 is_intact = schema.is_intact(row)
@@ -292,20 +293,18 @@ class Store(StoreReader):
                 if not schema.is_intact(row):
                     found.append("a selection does not match its checksum")
                     db.execute("DELETE FROM selections WHERE protocol = ? AND method = ?", (protocol, row["method"]))
-            found += self._reset_numbers(db, protocol, silent=bool(found))
+            try:
+                self.check_totals(protocol)
+            except DamageError as error:
+                head = self.protocol_row(protocol)
+                can_count = head is not None and schema.is_intact(head)
+                if can_count:
+                    schema.recount(db, protocol)
+                if not (can_count and found):  # what was removed is missing, too
+                    found.append(error.what)
+        if found:
+            self.write_record()
         return found
-
-    def _reset_numbers(self, db: sqlite3.Connection, protocol: str, *, silent: bool) -> Iterator[str]:
-        row, there = self.protocol_row(protocol), schema.row_numbers(db, protocol)
-        if (row and not schema.is_intact(row)) or (there["planned"] and not row):
-            yield "an experiment does not match its checksum"
-        elif row and there != {name: row[name] for name in there}:
-            if not silent:
-                yield (
-                    f"{row['planned']} jobs and {row['decided']} selections were written, and {there['planned']} and "
-                    f"{there['decided']} are there"
-                )
-            schema.count_rows(db, protocol)
 
     def of_other_processors(
         self, runs: Iterable[Sequence[JobRecord | None]], machine: Mapping[str, Any]
@@ -331,8 +330,9 @@ class Store(StoreReader):
         again: dict[str, list[JobRecord]] = {}
         for job in self.of_other_processors(by_run.values(), machine):
             again.setdefault(job.shared[PROCESSOR], []).append(job)
-        with self.transaction() as db:
-            for job in [job for jobs in again.values() for job in jobs]:
+        jobs_again = [job for jobs in again.values() for job in jobs]
+        with self.amending(*{job.protocol for job in jobs_again}) as db:
+            for job in jobs_again:
                 reset_job(db, job.id)
         return [
             f"{plural(len(jobs), 'job')} of unfinished runs came from another kind of processor ({kind}) than this one "

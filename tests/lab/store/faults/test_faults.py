@@ -222,16 +222,48 @@ def corrupt_checkpoint(bed, chance):
 
 
 def delete_log(bed, chance):
+    lose_log(bed, chance)
+    do_as_told(bed)
+
+
+def lose_log(bed, chance):
     kill_driver(bed, chance)
     wait_for_workers(bed)
+    delete_logs(bed)
+
+
+def delete_logs(bed):
     for ending in ("-wal", "-shm"):
         bed.beside(ending).unlink(missing_ok=True)
 
 
 def tear(bed, chance):
     """What a disk that is full in the middle of a checkpoint leaves, if the log is deleted after it."""
-    delete_log(bed, chance)
+    lose_log(bed, chance)
     os.truncate(bed.store, bed.store.stat().st_size * chance.randrange(20, 100) // 100)
+    do_as_told(bed)
+
+
+def empty(bed, chance):
+    lose_log(bed, chance)
+    os.truncate(bed.store, 0)
+    code = bed.nursery.wait(bed.start())
+    assert (code, "is older than its record" in bed.log.read_text()) == (2, True), bed.log.read_text()
+    do_as_told(bed)
+
+
+def do_as_told(bed):
+    """Follow the command's instructions until it no longer refuses the store: take the backup, or accept the loss."""
+    while code := bed.nursery.wait(bed.start()):
+        told = bed.log.read_text()
+        assert (code, bed.store.exists()) == (2, True), told
+        wait_for_workers(bed)
+        if "put runs.db-backup in its place and delete runs.db-wal" in told:
+            bed.store.write_bytes(bed.beside("-backup").read_bytes())
+            delete_logs(bed)
+        else:
+            assert "delete runs.db-record" in told
+            bed.beside("-record").unlink()
 
 
 def delete_locks(bed, chance):
@@ -300,7 +332,17 @@ def wait_for_workers(bed):
 
 FAULTS = [
     *(kill_driver, kill_worker, terminate, interrupt, stop_for_a_while, full_disk, read_only_directory, clock_jumps),
-    *(corrupt_checkpoint, delete_log, tear, delete_locks, out_of_memory, data_change, two_drivers, copy_in_mid_run),
+    *(
+        corrupt_checkpoint,
+        delete_log,
+        tear,
+        empty,
+        delete_locks,
+        out_of_memory,
+        data_change,
+        two_drivers,
+        copy_in_mid_run,
+    ),
 ]
 
 
