@@ -70,15 +70,3 @@ def table(title: str | None, headings: Sequence[str], *, right: Collection[int] 
         aligned_right = place > 0 if right is None else place in right
         made.add_column(heading, justify="right" if aligned_right else "left")
     return made
-
-
-def print_places(
-    headings: Sequence[str], rows: Sequence[tuple[str, ...]], *, right: Collection[int] | None = None
-) -> None:
-    """Print a table of files whose last two cells are whether they are on this machine, and where."""
-    aligned = range(1, len(headings)) if right is None else right
-    made = table(None, (*headings, "here", "where"), right=aligned)
-    made.columns[0].no_wrap, made.columns[-1].overflow = True, "fold"
-    for row in rows:
-        made.add_row(*row, style="dim" if row[-2].startswith("no") else "")
-    screen().print(made)

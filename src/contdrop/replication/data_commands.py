@@ -6,6 +6,7 @@ import dataclasses
 import math
 import pathlib
 import sys
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -68,8 +69,20 @@ def data_list(data_dir: options.DataDir = None, as_json: options.Json = False) -
         here = f"no, {len(missing[source.name])} missing" if missing[source.name] else "yes"
         cells = source.name, f"{source.train:,}", f"{source.test:,}", size, classes
         rows.append((*cells, here, source.place(directory)))
-    terminal.print_places(("name", "training\nimages", "test\nimages", "size", "classes"), rows)
+    _print_places(("name", "training\nimages", "test\nimages", "size", "classes"), rows)
     print(f"Data directory: {visible(str(directory))}")
+
+
+def _print_places(
+    headings: Sequence[str], rows: Sequence[tuple[str, ...]], *, right: Collection[int] | None = None
+) -> None:
+    """Print a table of files whose last two cells are whether they are on this machine, and where."""
+    aligned = range(1, len(headings)) if right is None else right
+    made = terminal.table(None, (*headings, "here", "where"), right=aligned)
+    made.columns[0].no_wrap, made.columns[-1].overflow = True, "fold"
+    for row in rows:
+        made.add_row(*row, style="dim" if row[-2].startswith("no") else "")
+    terminal.screen().print(made)
 
 
 @data.command("check", short_help="Verify the data sets that are here.")
@@ -174,7 +187,7 @@ def weights_list(data_dir: options.DataDir = None, as_json: options.Json = False
         (row["name"], row["title"], f"{row['parameters']:,}", "yes" if row["present"] else "no", row["place"])
         for row in rows
     ]
-    terminal.print_places(("name", "network", "parameters"), shown, right=(2,))
+    _print_places(("name", "network", "parameters"), shown, right=(2,))
 
 
 @weights.command("check", short_help="Check a file of weights against its network.")
