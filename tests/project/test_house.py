@@ -101,7 +101,7 @@ OWNERS = {
     "cloudpickle": ["lab/study/source.py"],
     "pandas": ["lab/api.py"],
     "typer": ["cli/", "replication/data_commands.py", "replication/study_commands.py"],
-    "rich": ["cli/"],
+    "rich": ["cli/", "replication/data_commands.py"],
     "matplotlib": ["cli/", "lab/report/", "lab/api.py", "replication/"],
     "jinja2": ["lab/report/"],
     "markupsafe": ["lab/report/"],

@@ -6,15 +6,16 @@ import dataclasses
 import math
 import pathlib
 import sys
+import time
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from .._text import plural, printable, visible
 from ..cli import options, terminal
 from ..cli.options import option
-from ..cli.progress_bars import Downloads
 from . import datasets, pretrained
 from .datasets import dataset
 from .datasets.dataset import MissingError
@@ -142,6 +143,33 @@ def data_get(
         print(f"contdrop: interrupted; complete files are kept; to get the rest, run: {again}", file=sys.stderr)
         raise typer.Exit(130) from None
     print(f"{name}: complete, {visible(str(source.place(directory)))}")
+
+
+class Downloads:
+    """Progress of downloads: on a terminal a bar per file, elsewhere a line now and then."""
+
+    SECONDS = 5.0  # between two lines
+
+    def __init__(self) -> None:
+        screen = terminal.screen(stderr=True)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self.progress = Progress(*columns, console=screen, disable=not screen.is_terminal)
+        self._bars: dict[str, TaskID] = {}
+        self._last = time.monotonic()
+
+    def note(self, text: str) -> None:
+        if self.progress.disable:
+            terminal.say(text)
+        else:
+            self.progress.console.print(printable(text))
+
+    def received(self, file: str, done: int, size: int) -> None:
+        if file not in self._bars:
+            self._bars[file] = self.progress.add_task(file, total=size)
+        self.progress.update(self._bars[file], completed=done)
+        if self.progress.disable and time.monotonic() - self._last >= self.SECONDS:
+            self._last = time.monotonic()
+            self.note(f"{file}: {done / 1e6:.1f} of {size / 1e6:.1f} MB")
 
 
 weights = typer.Typer(add_completion=False, rich_markup_mode=None)
