@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from .._text import duration
@@ -94,7 +92,7 @@ class Stages:
     def __init__(self, total: int) -> None:
         self._total = total
         self._number = 0
-        self._screen = Console(stderr=True)
+        self._screen = terminal.screen(stderr=True)
 
     @contextlib.contextmanager
     def __call__(self, name: str, steps: int = 1) -> Iterator[Callable[[], None]]:
@@ -107,4 +105,4 @@ class Stages:
             task = bar.add_task(label, total=steps)
             yield lambda: bar.advance(task)
         if not self._screen.is_terminal:
-            print(f"{label}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+            terminal.say(f"{label}: {time.perf_counter() - start:.1f} s")

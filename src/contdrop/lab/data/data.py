@@ -127,13 +127,7 @@ class Part:
         whole: Any = self.source if isinstance(self.source, Arrays) else self.source.dataset
         return Subset(whole, self.positions.tolist())
 
-    def batches(
-        self,
-        order: Sequence[Tensor],
-        *,
-        seed: int | None = None,
-        skip: int = 0,
-    ) -> Iterator[Any]:
+    def batches(self, order: Sequence[Tensor], *, seed: int | None = None, skip: int = 0) -> Iterator[Any]:
         """Return the batches of an order from :meth:`order`, without the ``skip`` that an interruption was after.
 
         ``seed`` is that of the epoch's augmentation.
