@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from contdrop import lab
-from contdrop.lab.data.augmentation import Affine
 from contdrop.lab.data.data import prepare
 from contdrop.lab.study.methods import parse
 from contdrop.lab.study.plan import Variant, plan
 from contdrop.lab.training.trainer import Trainer
+from contdrop.replication.augmentation import Affine
 from contdrop.replication.networks import NIN, VGG, ConvLocal, Model
 from contdrop.replication.networks.conv_local import LocallyConnected2d
 

@@ -11,7 +11,7 @@ import pathlib
 import subprocess
 import sys
 
-from contdrop.cli.theory_commands import save_plot
+from contdrop.cli.options import save_plot
 from contdrop_bench import plot, sheets
 from contdrop_bench.results import Report
 from contdrop_bench.sections import LARGE, SMALL

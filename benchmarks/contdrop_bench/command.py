@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import contdrop
-from contdrop.cli import theory_commands
+from contdrop.cli.options import check_plot, save_plot
 from contdrop.cli.progress_bars import Stages
 from contdrop.errors import UserError
 
@@ -132,7 +132,7 @@ def bench(
         _show(report)
     if plot_file:
         try:
-            theory_commands.save_plot(plot.draw(report), plot_file)
+            save_plot(plot.draw(report), plot_file)
         except OSError as error:
             raise UserError(f"--plot: cannot write {plot_file}: {error.strerror}") from error
 
@@ -183,7 +183,7 @@ def _positive(option: str, value: int | None, default: int, most: int | None = N
 
 def _check_plot(path: pathlib.Path, settings: Settings) -> None:
     """Everything that would spoil the plot, before minutes are spent on measuring."""
-    theory_commands.check_plot(path)
+    check_plot(path)
     if "elementwise" not in settings.sections:
         raise UserError("--plot: draws the elementwise section; add it to --sections")
 

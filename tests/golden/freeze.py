@@ -43,8 +43,8 @@ import numpy as np
 import torch
 
 import contdrop as cd
-from contdrop.lab.data.augmentation import Affine
 from contdrop.lab.study.methods import parse
+from contdrop.replication.augmentation import Affine
 from contdrop.replication.networks.models import dense_forward
 from contdrop.replication.studies import STUDIES
 

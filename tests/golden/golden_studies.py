@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from contdrop import lab
-from contdrop.lab.data.augmentation import Affine, Crop
+from contdrop.replication.augmentation import Affine, Crop
 from contdrop.replication.networks import CNN, MLP, ConvLocal
 from contdrop.replication.networks.models import Glorot, Normal
 from contdrop.replication.recipes import Adam, AdamCosine, Authors, Hinton, LayeredPlateau, Plateau, Steps

@@ -97,12 +97,12 @@ def test_private_parts_of_torch_are_in_one_file():
 
 
 # Optional packages, and the only places that may import them.
-_PAPER = [f"replication/{name}.py" for name in ("paper_figures", "paper_report", "study_commands")]
+_PAPER = [f"replication/{name}.py" for name in ("paper_figures", "paper_report", "study_commands", "theory_command")]
 OWNERS = {
     "cloudpickle": ["lab/study/source.py"],
     "pandas": ["lab/api.py"],
     "typer": ["cli/", "replication/data_commands.py", "replication/study_commands.py"],
-    "rich": ["cli/"],
+    "rich": ["cli/", "replication/data_commands.py"],
     "matplotlib": ["cli/", "lab/report/", "lab/api.py", *_PAPER],
     "jinja2": ["lab/analysis/sentences.py"],
     "markupsafe": ["lab/analysis/sentences.py", "lab/report/"],

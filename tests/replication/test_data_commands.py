@@ -8,8 +8,7 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("requests")
 
-from contdrop.cli import progress_bars
-from contdrop.replication import datasets
+from contdrop.replication import data_commands, datasets
 from contdrop.replication.datasets.builtin import DIGITS
 from data_files import NAMES, files_at, idx, make_arrays, make_source, packed, serving, write
 
@@ -137,7 +136,7 @@ def test_get_tells_what_it_does_in_plain_lines(run, tmp_path, mirror):
 
 
 def test_slow_downloads_say_how_far_they_are(run, mirror, monkeypatch):
-    monkeypatch.setattr(progress_bars.Downloads, "SECONDS", 0.0)
+    monkeypatch.setattr(data_commands.Downloads, "SECONDS", 0.0)
     _, _, err = run("get", "mnist")
     assert f"{NAMES[0]}.gz: 0.0 of 0.0 MB" in err
 
@@ -159,7 +158,7 @@ def test_after_an_interrupt_the_same_command_completes(run, tmp_path, mirror, mo
         def interrupt(*_):
             raise KeyboardInterrupt
 
-        patch.setattr(progress_bars.Downloads, "received", interrupt)
+        patch.setattr(data_commands.Downloads, "received", interrupt)
         code, out, err = run("get", "mnist")
     assert (code, out) == (130, "")
     assert err.splitlines()[-1] == (

@@ -68,7 +68,7 @@ GROUPS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "store": (["lab/store/*.py", "lab/training/checkpoint.py"], ["lab/store", "lab/training/test_checkpoint.py"]),
     "theory": (
         ["theory/*.py", "theory/propagation/*.py"],
-        ["theory", "test_open_laws.py", "test_inference.py", "cli/test_theory_commands.py"],
+        ["theory", "test_open_laws.py", "test_inference.py", "replication/test_theory_command.py"],
     ),
     "lab": (
         ["lab/*.py", "lab/study/*.py", "lab/data/*.py", "lab/training/*.py"],

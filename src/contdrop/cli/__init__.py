@@ -1,4 +1,4 @@
-"""The command line. One file per command; it alone needs typer and rich, which the extra "lab" brings."""
+"""The command line, a file per command or group. It needs typer and rich, which the extra "lab" brings."""
 
 from __future__ import annotations
 

@@ -32,11 +32,11 @@ _COMMANDS = {
     "import": (".store_commands", "import_command", "Add an archive to a store."),
     "merge": (".store_commands", "merge", "Join stores and archives into a new store."),
     "claims": (_STUDIES, "claims", "Print the verdict on every claim of the paper."),
-    "certify": (".theory_commands", "certify_command", "Bound the error of trained networks."),
+    "certify": (".certify_command", "certify_command", "Bound the error of trained networks."),
     "data": (_DATA, "data", "List, get and check the data sets that experiments use."),
     "weights": (_DATA, "weights", "List and check the published weights that networks can start from."),
     "bench": ("contdrop_bench.command", "bench", "Measure how fast the layers are on this machine."),
-    "theory": (".theory_commands", "theory", "Check every equation of the paper against Monte Carlo."),
+    "theory": ("..replication.theory_command", "theory", "Check every equation of the paper against Monte Carlo."),
 }
 
 
@@ -70,7 +70,7 @@ class _Commands(typer.core.TyperGroup):
         if cmd_name not in _COMMANDS:
             return None
         place, name, _ = _COMMANDS[cmd_name]
-        if place.startswith("..replication."):
+        if place in (_STUDIES, _DATA):
             missing = [name for module, name in _REPLICATION.items() if importlib.util.find_spec(module) is None]
             if missing:
                 raise UserError(

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from .._text import duration, printable
+from .._text import duration
 from ..lab.analysis.metric_format import Measure
 from ..lab.runner.progress import Estimate
 from ..lab.store.schema import FAILED, Epoch
@@ -102,7 +92,7 @@ class Stages:
     def __init__(self, total: int) -> None:
         self._total = total
         self._number = 0
-        self._screen = Console(stderr=True)
+        self._screen = terminal.screen(stderr=True)
 
     @contextlib.contextmanager
     def __call__(self, name: str, steps: int = 1) -> Iterator[Callable[[], None]]:
@@ -115,31 +105,4 @@ class Stages:
             task = bar.add_task(label, total=steps)
             yield lambda: bar.advance(task)
         if not self._screen.is_terminal:
-            print(f"{label}: {time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
-
-
-class Downloads:
-    """Progress of downloads: on a terminal a bar per file, elsewhere a line now and then."""
-
-    SECONDS = 5.0  # between two lines
-
-    def __init__(self) -> None:
-        screen = terminal.screen(stderr=True)
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        self.progress = Progress(*columns, console=screen, disable=not screen.is_terminal)
-        self._bars: dict[str, TaskID] = {}
-        self._last = time.monotonic()
-
-    def note(self, text: str) -> None:
-        if self.progress.disable:
-            terminal.say(text)
-        else:
-            self.progress.console.print(printable(text))
-
-    def received(self, file: str, done: int, size: int) -> None:
-        if file not in self._bars:
-            self._bars[file] = self.progress.add_task(file, total=size)
-        self.progress.update(self._bars[file], completed=done)
-        if self.progress.disable and time.monotonic() - self._last >= self.SECONDS:
-            self._last = time.monotonic()
-            self.note(f"{file}: {done / 1e6:.1f} of {size / 1e6:.1f} MB")
+            terminal.say(f"{label}: {time.perf_counter() - start:.1f} s")

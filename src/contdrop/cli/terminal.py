@@ -15,6 +15,7 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from .._text import printable, visible
 
@@ -24,13 +25,9 @@ _WIDTH = 120  # where there is no terminal to ask
 class Screen(Console):
     """A console that shows text and obeys nothing in it."""
 
-    def print(self, *objects: Any, **options: Any) -> None:
-        super().print(*(visible(each) if isinstance(each, str) else each for each in objects), **options)
-
-
-class _Table(Table):
-    def add_row(self, *cells: Any, **options: Any) -> None:
-        super().add_row(*(visible(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Render a line, or a cell, heading or title of a table."""
+        return super().render_str(visible(text), **options)
 
 
 def screen(*, stderr: bool = False) -> Screen:
@@ -59,26 +56,8 @@ def _finite(value: Any) -> Any:
 
 def table(title: str | None, headings: Sequence[str], *, right: Collection[int] | None = None) -> Table:
     """Return an empty table; columns in ``right`` are aligned right, all but the first if None."""
-    made = _Table(
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        title=None if title is None else visible(title),
-        title_justify="left",
-        title_style="bold",
-    )
-    for place, heading in enumerate(visible(each) for each in headings):
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left", title_style="bold")
+    for place, heading in enumerate(headings):
         aligned_right = place > 0 if right is None else place in right
         made.add_column(heading, justify="right" if aligned_right else "left")
     return made
-
-
-def print_places(
-    headings: Sequence[str], rows: Sequence[tuple[str, ...]], *, right: Collection[int] | None = None
-) -> None:
-    """Print a table of files whose last two cells are whether they are on this machine, and where."""
-    aligned = range(1, len(headings)) if right is None else right
-    made = table(None, (*headings, "here", "where"), right=aligned)
-    made.columns[0].no_wrap, made.columns[-1].overflow = True, "fold"
-    for row in rows:
-        made.add_row(*row, style="dim" if row[-2].startswith("no") else "")
-    screen().print(made)

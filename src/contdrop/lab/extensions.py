@@ -7,7 +7,7 @@ import importlib.util
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import UserError
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # The environment variable with the directory of the data sets; workers on other machines get its value too.
 DATA_VARIABLE = "CONTDROP_DATA"
+
+Overall: TypeAlias = "tuple[Sequence[Table], Sequence[Picture]]"
 
 _MODULE = "contdrop.replication.paper_report"
 
@@ -52,14 +54,6 @@ class PublishedTable:
 
 
 @dataclass(frozen=True)
-class Overall:
-    """Tables and pictures about all experiments of a store together."""
-
-    tables: tuple[Table, ...] = ()
-    pictures: tuple[Picture, ...] = ()
-
-
-@dataclass(frozen=True)
 class Extension:
     """Additions to studies and reports; every field is optional.
 
@@ -70,7 +64,7 @@ class Extension:
         ranks_note: A sentence about those ranks.
         class_names: Returns the names of a data set's classes; none if it is unknown.
         samples: Draws training images of a data set that is in a directory; None if it is not there.
-        overall: Returns tables and pictures about all experiments of a store.
+        overall: Returns tables and pictures about all experiments of a store together.
     """
 
     studies: str = ""
@@ -79,7 +73,7 @@ class Extension:
     ranks_note: str = ""
     class_names: Callable[[str], tuple[str, ...]] = lambda dataset: ()
     samples: Callable[[str, pathlib.Path | None], Picture | None] = lambda dataset, directory: None
-    overall: Callable[[Store, Sequence[Results]], Overall] = lambda store, everything: Overall()
+    overall: Callable[[Store, Sequence[Results]], Overall] = lambda store, everything: ((), ())
 
 
 @functools.cache

@@ -6,14 +6,16 @@ import dataclasses
 import math
 import pathlib
 import sys
+import time
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from .._text import plural, printable, visible
 from ..cli import options, terminal
 from ..cli.options import option
-from ..cli.progress_bars import Downloads
 from . import datasets, pretrained
 from .datasets import dataset
 from .datasets.dataset import MissingError
@@ -68,8 +70,20 @@ def data_list(data_dir: options.DataDir = None, as_json: options.Json = False) -
         here = f"no, {len(missing[source.name])} missing" if missing[source.name] else "yes"
         cells = source.name, f"{source.train:,}", f"{source.test:,}", size, classes
         rows.append((*cells, here, source.place(directory)))
-    terminal.print_places(("name", "training\nimages", "test\nimages", "size", "classes"), rows)
+    _print_places(("name", "training\nimages", "test\nimages", "size", "classes"), rows)
     print(f"Data directory: {visible(str(directory))}")
+
+
+def _print_places(
+    headings: Sequence[str], rows: Sequence[tuple[str, ...]], *, right: Collection[int] | None = None
+) -> None:
+    """Print a table of files whose last two cells are whether they are on this machine, and where."""
+    aligned = range(1, len(headings)) if right is None else right
+    made = terminal.table(None, (*headings, "here", "where"), right=aligned)
+    made.columns[0].no_wrap, made.columns[-1].overflow = True, "fold"
+    for row in rows:
+        made.add_row(*row, style="dim" if row[-2].startswith("no") else "")
+    terminal.screen().print(made)
 
 
 @data.command("check", short_help="Verify the data sets that are here.")
@@ -131,6 +145,33 @@ def data_get(
     print(f"{name}: complete, {visible(str(source.place(directory)))}")
 
 
+class Downloads:
+    """Progress of downloads: on a terminal a bar per file, elsewhere a line now and then."""
+
+    SECONDS = 5.0  # between two lines
+
+    def __init__(self) -> None:
+        screen = terminal.screen(stderr=True)
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self.progress = Progress(*columns, console=screen, disable=not screen.is_terminal)
+        self._bars: dict[str, TaskID] = {}
+        self._last = time.monotonic()
+
+    def note(self, text: str) -> None:
+        if self.progress.disable:
+            terminal.say(text)
+        else:
+            self.progress.console.print(printable(text))
+
+    def received(self, file: str, done: int, size: int) -> None:
+        if file not in self._bars:
+            self._bars[file] = self.progress.add_task(file, total=size)
+        self.progress.update(self._bars[file], completed=done)
+        if self.progress.disable and time.monotonic() - self._last >= self.SECONDS:
+            self._last = time.monotonic()
+            self.note(f"{file}: {done / 1e6:.1f} of {size / 1e6:.1f} MB")
+
+
 weights = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -174,7 +215,7 @@ def weights_list(data_dir: options.DataDir = None, as_json: options.Json = False
         (row["name"], row["title"], f"{row['parameters']:,}", "yes" if row["present"] else "no", row["place"])
         for row in rows
     ]
-    terminal.print_places(("name", "network", "parameters"), shown, right=(2,))
+    _print_places(("name", "network", "parameters"), shown, right=(2,))
 
 
 @weights.command("check", short_help="Check a file of weights against its network.")

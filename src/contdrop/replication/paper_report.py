@@ -77,7 +77,7 @@ def _overall(store: Store, everything: Sequence[Results]) -> Overall:
 
     entries, ranks = claims_of(store, everything), paper_ranks(everything)
     tables = (ranks,) if ranks else ()
-    return Overall((claims_table(entries), *tables), (claims_picture(entries),)) if entries else Overall(tables)
+    return ((claims_table(entries), *tables), (claims_picture(entries),)) if entries else (tables, ())
 
 
 def paper_ranks(every: Sequence[Results]) -> Table | None:

@@ -11,10 +11,9 @@ import typer
 import contdrop
 
 from .._text import plural
-from ..cli import options, session, terminal, theory_commands
+from ..cli import options, session, terminal
 from ..cli.options import option
 from ..cli.progress_bars import Stages
-from ..cli.theory_commands import DRAWS
 from ..lab.study.source import StudySource
 from ..lab.study.study import Study, describe
 from ..theory import paper_equations
@@ -22,6 +21,7 @@ from . import studies
 from .claims import verdicts
 from .claims.claims import CLAIMS
 from .claims.verdicts import FAILS, HOLDS, OPEN, OUT, ClaimVerdict, ContrastResult, EquationResult
+from .theory_command import DRAWS, check_theory
 
 
 def list_command(as_json: options.Json = False) -> None:
@@ -115,7 +115,7 @@ def claims(
       contdrop claims --results results --plot claims.svg
       contdrop claims --results results --json > claims.json
     """
-    theory_commands.check_theory(draws, plot_file)
+    check_theory(draws, plot_file)
     stage = Stages(2)
     with stage("archives"):
         runs = verdicts.gather(results)
@@ -137,7 +137,7 @@ def claims(
     if plot_file:
         from . import paper_figures  # matplotlib takes a second
 
-        theory_commands.save_plot(paper_figures.claims_picture(entries).draw(), plot_file)
+        options.save_plot(paper_figures.claims_picture(entries).draw(), plot_file)
 
 
 def _show_claims(entries: list[ClaimVerdict], details: bool) -> None:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 import contdrop as cd
-from contdrop.lab.study import methods
-from contdrop.lab.study.methods import NAMES, Method, hidden_layer, output_layer, parse
+from contdrop.lab.study.methods import NAMES, Method, parse
+from contdrop.replication.networks.models import ACTIVATIONS, hidden_layer, output_layer
 from refusals import refusal
 
 every_method = pytest.mark.parametrize("name", NAMES)
 every_scale = pytest.mark.parametrize("scale", ["paper", "inverted"])
-every_activation = pytest.mark.parametrize("activation", methods.ACTIVATIONS)
+every_activation = pytest.mark.parametrize("activation", ACTIVATIONS)
 
 
 def preactivations(layer, x):

@@ -10,7 +10,6 @@ import torch
 import caffe_files
 from contdrop.errors import UserError
 from contdrop.lab import api
-from contdrop.lab.data import augmentation
 from contdrop.lab.data.data import Data, prepare
 from contdrop.lab.store.results import collect_all
 from contdrop.lab.store.writer import Store
@@ -18,7 +17,7 @@ from contdrop.lab.study.methods import parse
 from contdrop.lab.study.plan import plan
 from contdrop.lab.study.study import Study
 from contdrop.lab.training.trainer import Trainer
-from contdrop.replication import datasets, paper_tables, pretrained, studies
+from contdrop.replication import augmentation, datasets, paper_tables, pretrained, studies
 from contdrop.replication.datasets import builtin
 from contdrop.replication.networks import NIN, VGG, ConvLocal, VGGHead
 from contdrop.replication.networks.models import dense_forward, dense_probabilities, published_nin

@@ -127,13 +127,7 @@ class Part:
         whole: Any = self.source if isinstance(self.source, Arrays) else self.source.dataset
         return Subset(whole, self.positions.tolist())
 
-    def batches(
-        self,
-        order: Sequence[Tensor],
-        *,
-        seed: int | None = None,
-        skip: int = 0,
-    ) -> Iterator[Any]:
+    def batches(self, order: Sequence[Tensor], *, seed: int | None = None, skip: int = 0) -> Iterator[Any]:
         """Return the batches of an order from :meth:`order`, without the ``skip`` that an interruption was after.
 
         ``seed`` is that of the epoch's augmentation.
@@ -223,7 +217,10 @@ class PreparedData:
         chosen |= {"train": train} | ({"validation": validation} if "validation" in self.drawn else {})
         test = chosen.get("test")
         groups = None if self.groups is None or test is None else self.groups.numpy()[test]
-        parts = {name: self._part(name, chosen.get(name)) for name in ("train", "validation", "test")}
+        parts = {}
+        for name, source in self.loaders.maker.sources.items():
+            own = chosen[name] if name in chosen else np.arange(len(source))
+            parts[name] = Part(name, source, torch.from_numpy(own), self.loaders)
         return Parts(**parts, split=digested, groups=groups)
 
     def _divide(
@@ -235,12 +232,6 @@ class PreparedData:
         )
         chosen = splits.divide(len(positions), train, held_out, seed, strata=strata, groups=groups, leave=leave)
         return positions[chosen[0]], positions[chosen[1]]
-
-    def _part(self, name: str, positions: Positions | None) -> Part:
-        """Return a part: drawn from the training data, or as given."""
-        source = self.sources[name if positions is None else "train"]
-        positions = np.arange(len(source)) if positions is None else positions
-        return Part(name, source, torch.from_numpy(positions), self.loaders)
 
 
 def prepare(data: Data, *, task: str | None) -> PreparedData:

@@ -17,7 +17,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -145,24 +145,24 @@ def _undisturbed() -> Iterator[None]:
         random.setstate(state)
 
 
+@dataclass(eq=False)
 class Loaders:
     """Groups of ``count`` loader processes, kept for later epochs and jobs; with 0, this process makes the batches.
 
     ``own_order`` is the function that divides the training data into batches, if the study has one.
     """
 
-    def __init__(
-        self, maker: BatchBuilder, count: int, own_order: Callable[[Any, torch.Generator], Any] | None
-    ) -> None:
-        self.maker, self._count, self.own_order = maker, count, own_order
-        self._idle: list[tuple[list[Request], DataLoader[Any]]] = []
+    maker: BatchBuilder
+    count: int
+    own_order: Callable[[Any, torch.Generator], Any] | None
+    _idle: list[tuple[list[Request], DataLoader[Any]]] = field(default_factory=list, init=False)
 
     def __reduce__(self) -> Any:
-        return Loaders, (self.maker, self._count, self.own_order)
+        return Loaders, (self.maker, self.count, self.own_order)
 
     def batches(self, wanted: Sequence[Request]) -> Iterator[Any]:
         """Yield batches in the wanted order; an evaluation within an epoch gets processes of its own."""
-        return self._loaded(wanted) if self._count else map(self.maker.make, wanted)
+        return self._loaded(wanted) if self.count else map(self.maker.make, wanted)
 
     def _loaded(self, wanted: Sequence[Request]) -> Iterator[Any]:
         with _own_decisions():
@@ -187,7 +187,7 @@ class Loaders:
             self.maker,  # type: ignore[arg-type]
             batch_size=None,
             sampler=queued,
-            num_workers=self._count,
+            num_workers=self.count,
             collate_fn=_unchanged,
             generator=torch.Generator(),  # else torch draws from the masks' generator
             persistent_workers=True,

@@ -114,15 +114,15 @@ def _content(
     experiments = [_experiment(store, analysis, files) for analysis in analyses]
     for number, (view, name) in enumerate(zip(experiments, names), 1):
         view |= {"anchor": f"e{number}", "ambiguous": names.count(name) > 1}
-    overall = extension().overall(store, everything)
+    overall_tables, overall_pictures = extension().overall(store, everything)
     ranks, across = supplementary_tables.ranks(everything), figures.across(everything)
     trained = [results.named_dataset for results in everything if origin(results) == THE_LAB]
     samples = [extension().samples(name, data_dir) for name in dict.fromkeys(trained) if name]
     methods = [labels.split(method) for results in everything for method in results.methods]
     return {
         "experiments": experiments,
-        "overall_tables": [files.table(table, "all") for table in (*overall.tables, ranks) if table],
-        "overall_pictures": [files.picture(picture, "all") for picture in (*overall.pictures, across) if picture],
+        "overall_tables": [files.table(table, "all") for table in (*overall_tables, ranks) if table],
+        "overall_pictures": [files.picture(picture, "all") for picture in (*overall_pictures, across) if picture],
         "samples": [files.picture(picture, "data") for picture in samples if picture],
         "is_published": any(map(extension().published_table, names)),
         "has_matched": any(label.name == "bernoulli-matched" for label in methods),

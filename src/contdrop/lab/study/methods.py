@@ -37,23 +37,19 @@ unscaled mask changes the steps of the next layer's weights, so ``none:mean=0.5`
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..._torch.checks import check_choice
 from ...choices import Activation, Scale
-from ...errors import UserError, mistake
+from ...errors import UserError
 from ...laws import LAWS, Bernoulli, Gaussian, Law, Uniform
-from ...nn import AdaptiveDropout, DropConnectLinear, Dropout, FastDropoutLinear
+from ...nn import AdaptiveDropout, DropConnectLinear, FastDropoutLinear
 from . import labels
 from .labels import MATCH, ORIGINAL, OWN, Label
 from .labels import NAMES as NAMES
-
-ACTIVATIONS = ("relu", "sigmoid")
 
 
 @dataclass(frozen=True)
@@ -115,49 +111,16 @@ def check_scale(method: Method, scale: Scale) -> None:
         raise UserError(f"{method}: expected masks that are not rescaled; with scale inverted it is none: leave it out")
 
 
-def hidden_layer(
-    method: Method, in_features: int, out_features: int, *, activation: Activation, scale: Scale, reads_hidden: bool
-) -> nn.Module:
-    """Return a linear layer with activation and method; parameters are ``linear.weight`` and ``linear.bias``.
-
-    ``reads_hidden``: the inputs are units of a hidden layer with the method, whose fast dropout is drawn here.
-    """
-    check_choice("hidden_layer", "activation", activation, ACTIVATIONS)
-    if method.follows_the_model:
-        raise mistake(str(method), "a model with dropout layers of its own", "one that has none", "leave it out")
-    check_scale(method, scale)
-    if method.name.startswith(("dropconnect", "adaptive")):
-        masked = masked_linear(method, activation, scale, in_features=in_features, out_features=out_features)
-        return nn.Sequential(OrderedDict(linear=masked))
-    linear = output_layer(method, in_features, out_features, scale=scale, reads_hidden=reads_hidden)
-    layers: dict[str, nn.Module] = {"linear": linear, "activation": nn.ReLU() if activation == "relu" else nn.Sigmoid()}
-    if method.name != "fast" and method != Method("none"):
-        is_fused = activation == "relu"  # one pass for both
-        layers["dropout"] = Dropout(_law_of(method), scale=scale, activation="relu" if is_fused else None)
-        if is_fused:
-            del layers["activation"]
-    return nn.Sequential(OrderedDict(layers))
-
-
-def output_layer(
-    method: Method, in_features: int, out_features: int, *, scale: Scale, reads_hidden: bool = True
-) -> nn.Linear:
-    """Return the layer that makes the logits: linear, unless the method acts on its inputs (fast)."""
-    if method.name == "fast" and reads_hidden:
-        return FastDropoutLinear(in_features, out_features, law=_law_of(method), scale=scale)
-    return nn.Linear(in_features, out_features)
-
-
 def masked_linear(method: Method, activation: Activation, scale: Scale, **sizes: Any) -> nn.Linear:
     """Return a linear layer with fast dropout of its inputs, or with DropConnect or Standout and the activation."""
     if method.name == "fast":
-        return FastDropoutLinear(**sizes, law=_law_of(method), scale=scale)
+        return FastDropoutLinear(**sizes, law=law_of(method), scale=scale)
     if method.name.startswith("adaptive"):
         return _AdaptiveLinear(method, activation, **sizes)
     of_the_authors = method.name == "dropconnect-authors"
     return DropConnectLinear(
         **sizes,
-        law=_law_of(method),
+        law=law_of(method),
         masks="batch" if of_the_authors else "example",
         mask_bias=not of_the_authors,
         scale=scale,
@@ -190,7 +153,8 @@ class _AuthorsAdaptiveDropout(AdaptiveDropout):
         return super().forward(input, preactivation) if self.training else input * 0.5
 
 
-def _law_of(method: Method) -> Law:
+def law_of(method: Method) -> Law:
+    """Return the law of a method that has one."""
     law = method.law
     assert law is not None, f"{method} has no law of its own"
     return law

@@ -168,7 +168,7 @@ def plan(
     """
     if not isinstance(study, Study):
         raise UserError(f"expected a lab.Study; got {type(study).__name__}; a file is for contdrop compare FILE")
-    preset = preset or study.default_preset
+    preset = preset or ("quick" if "quick" in study.presets else next(iter(study.presets)))
     size = study.presets.get(preset)
     if size is None:
         raise mistake("--preset", f"{' or '.join(study.presets)} for {study.name}", repr(preset))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -227,10 +226,6 @@ class Study:
         return self.sizes or {ONLY_SIZE: Size(self.runs, self.epochs, self.selection.runs, self.selection.epochs)}
 
     @property
-    def default_preset(self) -> str:
-        return "quick" if "quick" in self.presets else next(iter(self.presets))
-
-    @property
     def takes_method(self) -> bool:
         """True if the model function builds the model of a method itself."""
         return self.model is not None and _parameters(self.model) == 1
@@ -305,7 +300,7 @@ def _one_of(*choices: Any) -> _Rule:
 
 
 _Rule = tuple[str, Callable[[Any], bool]]  # what is expected of a setting, and a test of it
-_COUNT: _Rule = ("a whole number of at least 1", functools.partial(is_integer_at_least, least=1))
+_COUNT: _Rule = ("a whole number of at least 1", lambda v: is_integer_at_least(v, 1))
 _POSITIVE: _Rule = ("a number above 0, or None", lambda v: isinstance(v, (int, float)) and 0 < v < float("inf"))
 _FUNCTIONS = ("data", "model", "forward", "loss", "optimizer", "scheduler", "measure", "run")
 _OPTIONAL_COUNTS = ("steps", "epoch_steps", "patience", "evaluation_batch_size", "selection.epochs")

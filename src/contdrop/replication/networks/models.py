@@ -14,11 +14,14 @@ from torch.nn import functional as F
 
 from ..._torch.checks import check_choice
 from ...choices import SCALES, Activation, Scale
-from ...lab.data.augmentation import Pixels
-from ...lab.study.methods import ACTIVATIONS, Method, hidden_layer, output_layer
+from ...errors import mistake
+from ...lab.study.methods import Method, check_scale, law_of, masked_linear
 from ...lab.study.study import Configuration
 from ...laws import Bernoulli
 from ...nn import Dropout
+from ..augmentation import Pixels
+
+ACTIVATIONS = ("relu", "sigmoid")
 
 
 class Initialization(Configuration, abc.ABC):
@@ -84,6 +87,39 @@ class Layered(Initialization):
 
     def _draw(self, weight: Tensor, generator: torch.Generator, layer: str) -> None:
         weight.normal_(0, dict(self.stds)[layer], generator=generator)
+
+
+def hidden_layer(
+    method: Method, in_features: int, out_features: int, *, activation: Activation, scale: Scale, reads_hidden: bool
+) -> nn.Module:
+    """Return a linear layer with activation and method; parameters are ``linear.weight`` and ``linear.bias``.
+
+    ``reads_hidden``: the inputs are units of a hidden layer with the method, whose fast dropout is drawn here.
+    """
+    check_choice("hidden_layer", "activation", activation, ACTIVATIONS)
+    if method.follows_the_model:
+        raise mistake(str(method), "a model with dropout layers of its own", "one that has none", "leave it out")
+    check_scale(method, scale)
+    if method.name.startswith(("dropconnect", "adaptive")):
+        masked = masked_linear(method, activation, scale, in_features=in_features, out_features=out_features)
+        return nn.Sequential(OrderedDict(linear=masked))
+    linear = output_layer(method, in_features, out_features, scale=scale, reads_hidden=reads_hidden)
+    layers: dict[str, nn.Module] = {"linear": linear, "activation": nn.ReLU() if activation == "relu" else nn.Sigmoid()}
+    if method.name != "fast" and method != Method("none"):
+        is_fused = activation == "relu"  # one pass for both
+        layers["dropout"] = Dropout(law_of(method), scale=scale, activation="relu" if is_fused else None)
+        if is_fused:
+            del layers["activation"]
+    return nn.Sequential(OrderedDict(layers))
+
+
+def output_layer(
+    method: Method, in_features: int, out_features: int, *, scale: Scale, reads_hidden: bool = True
+) -> nn.Linear:
+    """Return the layer that makes the logits: linear, unless the method acts on its inputs (fast)."""
+    if method.name == "fast" and reads_hidden:
+        return masked_linear(method, "relu", scale, in_features=in_features, out_features=out_features)
+    return nn.Linear(in_features, out_features)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from ...covariances import LayerSummary, coadaptation
-from ...lab.data.augmentation import Affine
 from ...lab.data.data import Data, Part, Parts
 from ...lab.study.methods import parse
 from ...lab.study.study import Configuration, Study, group_settings
 from ...lab.training import random_streams
 from .. import datasets
+from ..augmentation import Affine
 from ..datasets import first_here
 from ..networks import MLP
 

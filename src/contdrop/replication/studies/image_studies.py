@@ -6,10 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ...lab.data.augmentation import Affine, Crop, as_they_are
 from ...lab.data.data import Data
 from ...lab.study.study import Configuration, Size
 from .. import datasets, pretrained
+from ..augmentation import Affine, Crop, as_they_are
 from ..datasets import first_here, ilsvrc
 from ..networks import VGG, ConvLocal, VGGHead
 from ..networks.models import dense_forward

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from contdrop.lab.data.augmentation import Affine, Pixels
 from contdrop.lab.data.data import Data, prepare
+from contdrop.replication.augmentation import Affine, Pixels
 
 IMAGES = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 NOTHING = Affine(scaling=0, degrees=0)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..study.study import Configuration
+from ..lab.study.study import Configuration
 
 
 @dataclass(frozen=True)
