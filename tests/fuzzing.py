@@ -62,6 +62,17 @@ def memory_below(limit):
         tracemalloc.stop()
 
 
+def refuses(read, path, cases, most, start="", end=""):
+    """Fails unless each content of a file is refused in a line that has its message, before much is allocated."""
+    for content, message in cases:
+        path.write_bytes(content)
+        with memory_below(most):
+            text = refusal(read)
+        assert text.startswith(f"{start}{path}: ")
+        assert message in text
+        assert text.endswith(end)
+
+
 def by_file(path, read):
     """For readers of files: writes the content to ``path`` and reads that."""
 

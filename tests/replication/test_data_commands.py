@@ -1,7 +1,8 @@
 """``contdrop data``: what it prints, writes and refuses, and its exit codes."""
 
 import functools
-import json
+import re
+import shutil
 
 import pytest
 
@@ -50,74 +51,6 @@ def test_list(run, tmp_path):
     assert out.endswith(f"Data directory: {tmp_path}\n")
 
 
-def test_list_as_json(run, tmp_path):
-    write(tmp_path / "other" / "mnist", ARRAYS)
-    code, out, err = run("list", "--json", "--data-dir", str(tmp_path / "other"))
-    found = json.loads(out)
-    assert (code, err) == (0, "")
-    assert found["directory"] == str(tmp_path / "other")
-    rows = {row["name"]: row for row in found["data_sets"]}
-    assert list(rows) == ["digits", "mnist", "fashion-mnist"]
-    assert rows["mnist"] == {
-        "name": "mnist",
-        "title": "Tiny",
-        "train": 40,
-        "test": 12,
-        "shape": [1, 28, 28],
-        "classes": list("0123456789"),
-        "present": True,
-        "missing": [],
-        "place": str(tmp_path / "other" / "mnist"),
-    }
-    assert rows["fashion-mnist"]["missing"] == [f"{name}.gz" for name in NAMES]
-
-
-def test_check_without_names_minds_damage_only(run, tmp_path):
-    write(tmp_path / "mnist", ARRAYS)
-    code, out, err = run("check")
-    assert (code, err) == (0, "")
-    assert [line.split(": ")[:2] for line in out.splitlines()] == [
-        ["digits", "ok"],
-        ["mnist", "ok"],
-        ["fashion-mnist", "missing"],
-    ]
-    assert "put train-images-idx3-ubyte.gz, " in out
-    (tmp_path / "mnist" / f"{NAMES[3]}.gz").write_bytes(b"")
-    code, out, err = run("check")
-    assert (code, err) == (2, "")
-    path = tmp_path / "mnist" / f"{NAMES[3]}.gz"
-    assert f"\nmnist: damaged: {path}: expected labels in IDX format; it is empty; to get it again, run: contd" in out
-
-
-def test_check_of_names_minds_what_is_missing(run, tmp_path):
-    write(tmp_path / "mnist", ARRAYS)
-    assert run("check", "mnist", "mnist")[:2] == (0, run("check", "mnist")[1])
-    code, out, _ = run("check", "mnist", "fashion-mnist")
-    assert code == 2
-    assert out.count("\n") == 2
-    code, out, _ = run("check", "fashion-mnist", "--json")
-    assert code == 2
-    (row,) = json.loads(out)["data_sets"]
-    assert (row["name"], row["status"]) == ("fashion-mnist", "missing")
-    assert "contdrop data get fashion-mnist" in row["detail"]
-
-
-def test_a_mirror_that_cannot_be_reached_is_one_line_after_the_notes(run):
-    code, out, err = run("get", "mnist")
-    assert (code, out) == (2, "")
-    *notes, line = err.splitlines()
-    assert line.startswith(
-        "contdrop: mnist: cannot be downloaded here (127.0.0.1:9 cannot be reached (Connection refused)); put "
-    )
-    assert not any(note.startswith("contdrop: ") for note in notes)
-
-
-def test_get_what_is_here(run, tmp_path):
-    write(tmp_path / "mnist", ARRAYS)
-    assert run("get", "mnist") == (0, f"mnist: complete, {tmp_path}/mnist\n", "")
-    assert run("get", "digits") == (0, "digits: complete, in scikit-learn\n", "")
-
-
 @pytest.fixture
 def mirror(run, monkeypatch):
     with serving(files_at({f"{name}.gz": packed(idx(array)) for name, array in zip(NAMES, ARRAYS)})) as (_, url):
@@ -125,14 +58,31 @@ def mirror(run, monkeypatch):
         yield url.split("/")[2]
 
 
-def test_get_tells_what_it_does_in_plain_lines(run, tmp_path, mirror):
-    code, out, err = run("get", "mnist")
-    assert (code, out) == (0, f"mnist: complete, {tmp_path}/mnist\n")
-    assert err.splitlines() == [
-        "127.0.0.1:9 cannot be reached (Connection refused)",
-        *(f"{name}.gz: complete, from {mirror}" for name in NAMES),
-    ]
-    assert run("check", "mnist")[0] == 0
+def test_what_commands_print(run, tmp_path, monkeypatch, snapshot):
+    """Exit code and output, while data are missing, here, damaged and downloaded."""
+    told = []
+
+    def tell(*arguments):
+        code, out, err = run(*arguments)
+        line = " ".join(arguments)
+        told.append(re.sub(r"\b[0-9a-f]{32}\b", "(md5)", f"$ {line}\n[{code}]\n{out}{err}"))
+
+    write(tmp_path / "other" / "mnist", ARRAYS)
+    tell("list", "--json", "--data-dir", str(tmp_path / "other"))
+    tell("get", "mnist")
+    write(tmp_path / "mnist", ARRAYS)
+    for arguments in (["get", "mnist"], ["get", "digits"], ["check"], ["check", "mnist", "mnist"]):
+        tell(*arguments)
+    for options in ([], ["--json"]):
+        tell("check", "mnist", "fashion-mnist", *options)
+    (tmp_path / "mnist" / f"{NAMES[3]}.gz").write_bytes(b"")
+    tell("check")
+    shutil.rmtree(tmp_path / "mnist")
+    with serving(files_at({f"{name}.gz": packed(idx(array)) for name, array in zip(NAMES, ARRAYS)})) as (_, url):
+        monkeypatch.setattr(datasets, "SOURCES", (make_source(ARRAYS, [*UNREACHABLE, url]),))
+        tell("get", "mnist")
+        tell("check", "mnist")
+    snapshot("data", "\n".join(told).replace(str(tmp_path), "DIR").replace(url.split("/")[2], "MIRROR"))
 
 
 def test_slow_downloads_say_how_far_they_are(run, mirror, monkeypatch):

@@ -238,6 +238,10 @@ CASES = {
     "runs that differ alike but for rounding": results_of(
         {"gaussian": ROUNDED, "bernoulli": [error - 0.2 for error in ROUNDED]}, margin=0.1
     ),
+    "the highest value wins": results_of(
+        levels({"none": 2.0, "bernoulli": 3.0, "gaussian": 6.0, "uniform": 9.0}),
+        metric={"name": "mean IoU", "unit": "", "better": "higher"},
+    ),
     "runs beyond number of one method": results_of(
         {"gaussian": [2e-7 + 1e-9 * run for run in range(6)], "uniform": noisy(100, 6, 50),
          "none": noisy(2e-7, 6, 1e-9)}

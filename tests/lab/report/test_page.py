@@ -178,15 +178,6 @@ def test_samples_are_of_data_that_the_lab_trained_on(tmp_path, monkeypatch):
     assert report(tmp_path / "own.db") == []
 
 
-def test_says_what_failed_and_what_is_missing(evil):
-    written, text = evil
-    assert written.failed == 1
-    reader = Reader(text)
-    assert "24 planned 22 finished 1 failed 1 not finished yet" in reader.text
-    assert "diverged: the training loss is nan in epoch 1" in reader.text
-    assert "Bernoulli: run 2" in reader.text
-
-
 def test_protocol_is_told(tmp_path, one_figure, snapshot):
     store = make_store(
         tmp_path / "runs.db", methods=ALL_METHODS, selection=True, covariance=True, paper="Table I, ReLU",
@@ -271,40 +262,27 @@ def test_a_study_from_python_is_done_again_there(tmp_path):
     assert given.keys() <= inspect.signature(lab.compare).parameters.keys()
 
 
-def test_empty_store(tmp_path):
-    Store(tmp_path / "runs.db", create=True).close()
-    written = page.write(tmp_path / "runs.db", tmp_path / "out")
-    assert (written.failed, written.verdicts, written.tables, written.figures) == (0, (), (), ())
-    text = Reader(written.index.read_text(encoding="utf-8")).text
-    assert "The store is empty: no experiment has been planned in it yet." in text
-    assert "contdrop run digits-mlp --store runs.db" in text
+def _told(written):
+    """The words of a page without times and the terms, a sentence to a line, and what its files are."""
+    text = Reader(written.index.read_text(encoding="utf-8")).text.partition(" Terms In run i ")[0]
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", "(a time)", text)
+    names = [path.name for path in (*written.tables, *written.figures)]
+    assert len(set(names)) == len(names)
+    verdicts = [verdict.experiment for verdict in written.verdicts]
+    return "\n".join([f"{verdicts}, {written.failed} failed", *names, text.replace(". ", ".\n"), ""])
 
 
-def test_store_where_all_failed_or_nothing_is_done(tmp_path, one_figure):
+def test_pages_of_every_state(tmp_path, one_figure, snapshot):
     everything = {(method, run) for method in METHODS for run in range(2)}
-    failed = make_store(tmp_path / "failed.db", runs=2, failed=everything)
-    written = page.write(failed, tmp_path / "failed")
-    assert written.failed == 12
-    text = Reader(written.index.read_text(encoding="utf-8")).text
-    assert "No verdict: all 12 runs failed." in text
-    assert "diverged: the training loss is nan" in text
-    planned = make_store(tmp_path / "planned.db", runs=2, missing=everything)
-    written = page.write(planned, tmp_path / "planned")
-    assert written.failed == 0
-    text = Reader(written.index.read_text(encoding="utf-8")).text
-    assert "No verdict yet: none of 12 planned runs has finished." in text
-    assert "Gaussian: runs 0-1" in text
-
-
-def test_same_experiment_at_two_sizes(tmp_path, one_figure):
-    store = make_store(tmp_path / "runs.db", runs=3, epochs=2, images=50)
-    make_store(store, runs=3, epochs=4, images=50)
-    written = page.write(store, tmp_path / "out")
-    assert [verdict.experiment for verdict in written.verdicts] == ["digits-mlp"] * 2
-    assert len({path.name for path in written.tables}) == len(written.tables)
-    text = Reader(written.index.read_text(encoding="utf-8")).text
-    assert "3 runs of 2 epochs each, preset “quick”" in text
-    assert "3 runs of 4 epochs each, preset “quick”" in text
+    Store(tmp_path / "empty.db", create=True).close()
+    make_store(tmp_path / "failed.db", runs=2, failed=everything)
+    make_store(tmp_path / "planned.db", runs=2, missing=everything)
+    make_store(tmp_path / "some.db", runs=6, epochs=1, images=50, failed={("none", 1)}, missing={("bernoulli", 2)})
+    for epochs in (2, 4):
+        make_store(tmp_path / "sizes.db", runs=3, epochs=epochs, images=50)
+    states = ("empty", "failed", "planned", "some", "sizes")
+    told = {name: _told(page.write(tmp_path / f"{name}.db", tmp_path / name)) for name in states}
+    snapshot("pages", "\n".join(f"## {name}\n{text}" for name, text in told.items()))
 
 
 def test_runs_that_are_not_paired_leave_everything_as_it_was(tmp_path, one_figure):

@@ -76,24 +76,6 @@ def closed_testing(p_values):
     return [max(p for family, p in bonferroni.items() if index in family) for index in everyone]
 
 
-# The paper's own p-values.
-
-
-def test_the_papers_p_of_all_wins():
-    """Of thirty runs with a tie the paper's is an approximation; of ten without ties it is exact."""
-    counts = np.r_[2:31, 30]
-    theirs = scipy.stats.wilcoxon(-counts, alternative="less", correction=True, method="approx").pvalue
-    assert f"{theirs:.1e}" == "9.1e-07"
-    for steps in (counts / 100, np.arange(1, 11) / 50):
-        equal = np.full(len(steps), 8.0)
-        won, lost = stats.compare_paired(equal, 8 + steps), stats.compare_paired(8 + steps, equal)
-        assert (won.wilcoxon_p, won.wilcoxon_method) == (2.0 ** -len(steps), "exact")
-        assert won.t_p < 10 ** (-len(steps) / 3)
-        assert min(lost.wilcoxon_p, lost.t_p) > 1 - 10 ** (-len(steps) / 5)
-        assert lost.wilcoxon_p_two_sided == pytest.approx(won.wilcoxon_p_two_sided, **EXACT)
-    assert (lost.wilcoxon_p, f"{won.wilcoxon_p:.1e}") == (1.0, "9.8e-04")
-
-
 # Against scipy and by hand.
 
 
@@ -474,7 +456,7 @@ def test_summary_uses_n_minus_one():
     assert math.isnan(stats.summary([1.0]).sd)
 
 
-# By simulation. A share of 2000 has a standard error of 0.5 percentage points.
+# By simulation: what the documentation says of levels and coverage.
 
 
 def share(outcomes):
@@ -483,20 +465,6 @@ def share(outcomes):
 
 def rejects(p_values):
     return share(p <= 0.05 for p in p_values)
-
-
-CALIBRATED = (0.039, 0.061)
-
-
-def test_tests_of_location_reject_no_difference_in_five_per_cent():
-    rng = np.random.default_rng(11)
-    # Normal ones, and errors of two networks on 10 000 examples: many ties, some zeros.
-    for rows in (rng.normal(0, 0.05, (2000, 30)), np.round(rng.normal(0, 5, (2000, 30)))):
-        wilcoxon = [stats.signed_rank_test(row) for row in rows]
-        assert all(result.method == "exact" for result in wilcoxon)
-        for results in ([stats.t_test(row) for row in rows], wilcoxon):
-            assert CALIBRATED[0] <= rejects(result.less for result in results) <= CALIBRATED[1]
-            assert CALIBRATED[0] <= rejects(result.two_sided for result in results) <= CALIBRATED[1]
 
 
 # Of mean 0: symmetric, as between methods that do not differ, and skewed.
@@ -518,55 +486,9 @@ def test_the_level_of_the_t_test_is_as_documented_where_differences_are_not_norm
         assert abs(found - level / 100) < 4 * math.sqrt(level / 100 / 3000)
 
 
-def test_exact_signed_rank_test_of_few_runs_keeps_its_level():
-    rng = np.random.default_rng(12)
-    for n in (5, 10):
-        found = [stats.signed_rank_test(row) for row in rng.standard_cauchy((2000, n))]
-        assert rejects(result.less for result in found) <= CALIBRATED[1]
-        assert rejects(result.two_sided for result in found) <= CALIBRATED[1]
-
-
-def test_equivalence_test_is_calibrated_at_the_margin():
-    rng = np.random.default_rng(13)
-    rows = rng.normal(0.1, 0.05, (2000, 30))
-    assert CALIBRATED[0] <= rejects(stats.tost(row, 0.1) for row in rows) <= CALIBRATED[1]
-    assert rejects(stats.tost(row - 0.1, 0.1) for row in rows) == 1.0
-
-
-def test_mcnemar_keeps_its_level():
-    rng = np.random.default_rng(14)
-    labels = np.zeros(1000, dtype=int)
-    p_values = [stats.mcnemar(*rng.binomial(1, 0.05, (2, 1000)), labels).p for _ in range(2000)]
-    assert 0.02 <= rejects(p_values) <= CALIBRATED[1]
-
-
-def test_holm_keeps_the_level_of_the_family():
-    rng = np.random.default_rng(15)
-    families = [[stats.t_test(row).two_sided for row in rng.normal(size=(5, 10))] for _ in range(2000)]
-    assert CALIBRATED[0] <= share(min(stats.holm(family)) <= 0.05 for family in families) <= CALIBRATED[1]
-    assert share(min(family) <= 0.05 for family in families) > 0.2
-
-
-@pytest.mark.parametrize(("n", "difference"), [(5, 0.08), (10, 0.05), (30, 0.026)])
-def test_a_known_difference_is_found_at_the_computed_power(n, difference):
-    rng = np.random.default_rng(16)
-    rows = rng.normal(-difference, 0.05, (2000, n))
-    power = stats.power(difference, 0.05, n)
-    assert 0.5 < power < 0.95
-    found = rejects(stats.t_test(row).two_sided for row in rows)
-    assert abs(found - power) < 3 * math.sqrt(power * (1 - power) / 2000)
-
-
 def covers(rows, true, **options):
     intervals = [stats.bca_interval(row, seed=seed, **options) for seed, row in enumerate(rows)]
     return share(low <= true <= high for low, high in intervals)
-
-
-def test_intervals_cover_roughly():
-    rng = np.random.default_rng(17)
-    # 400 intervals: a standard error of 1.1 percentage points.
-    assert 0.92 <= covers(rng.normal(-0.05, 0.05, (400, 30)), -0.05, resamples=1000) <= 0.98
-    assert 0.87 <= covers(rng.normal(-0.05, 0.05, (400, 5)), -0.05, resamples=1000) <= 0.97
 
 
 @pytest.mark.slow

@@ -307,12 +307,6 @@ def test_a_confidence_on_an_edge_belongs_below_it():
     assert counts.tolist() == [2, 1, 0, 0, 1]
 
 
-def test_calibration_error_of_a_calibrated_model_is_nothing():
-    stored = np.array([[0.7, float(i < 7)] for i in range(10)])
-    assert metric_values.calibration_error(stored) == pytest.approx(0, abs=1e-12)
-    assert metric_values.calibration_error(stored * [1, 0]) == pytest.approx(0.7)
-
-
 @pytest.mark.parametrize("shape", [(40,), (40, 1), (40, 3)])
 @pytest.mark.parametrize("shift", [0.0, 1e4])
 def test_regression_agrees_with_sklearn(shape, shift):

@@ -17,7 +17,7 @@ from contdrop.lab.training import job as running
 from contdrop.lab.training import random_streams, trainer
 from contdrop.lab.training.trainer import DivergenceError, Trainer
 from contdrop.replication.networks import CNN, MLP
-from contdrop.replication.recipes import Adam, Hinton, Plateau, Steps
+from contdrop.replication.recipes import Adam, Authors, Hinton, LayeredPlateau, Plateau, Steps
 from contdrop.replication.studies.common import Images, InOrder
 
 METHODS = (
@@ -88,7 +88,13 @@ def weights(training):
     return {name: value.clone() for name, value in training.network.state_dict().items()}
 
 
-RECIPES = {"adam": Adam(batch_size=30), "hinton": Hinton(learning_rate=1.0, batch_size=30), "plateau": Plateau()}
+RECIPES = {
+    "adam": Adam(batch_size=30),
+    "hinton": Hinton(learning_rate=1.0, batch_size=30),
+    "authors": Authors(batch_size=30),
+    "plateau": Plateau(),
+    "layered-plateau": LayeredPlateau(),
+}
 
 
 def resume(begin, *, epochs, interrupted):

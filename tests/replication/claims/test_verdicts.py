@@ -42,13 +42,82 @@ def claim(*tests, rule="each", **settings):
     return Claim("X1", "text", "somewhere", "empirical", "this", "that", tests, rule, **settings)
 
 
-def verdict(of, found):
-    (entry,) = judge([of], found, {}, ())
-    return entry.verdict
-
-
 LESS = Contrast("full-relu", "gaussian", "bernoulli")
 OTHER = Contrast("full-relu", "uniform", "bernoulli")
+
+
+NOT_WORSE = Contrast("full-relu", "gaussian", "bernoulli", relation="not worse")
+AUTHORS = Contrast("replication-authors-relu", "gaussian", "bernoulli")
+GONE = (("gaussian", 3), ("bernoulli", 5), ("gaussian", 7))
+
+
+def pair(gap, number=20, **options):
+    """Runs of two methods that differ by this on average."""
+    return runs({"gaussian": 2 + gap, "bernoulli": 2.0}, number, **options)
+
+
+def three(gaussian, uniform):
+    return runs({"gaussian": gaussian, "uniform": uniform, "bernoulli": 2.0}, noise=0.03)
+
+
+def alike(number):
+    """Runs that all differ alike."""
+    found = pair(-1.0, number)
+    for job in found["full-relu"].jobs:
+        job.results["test_error"] = {"gaussian": 1.0, "bernoulli": 2.0}[job.method]
+    return found
+
+
+def lost(*failed, gone=GONE):
+    """Runs of which some are gone, because they failed or were not done yet."""
+    jobs = tuple(job for job in pair(-1.0)["full-relu"].jobs if (job.method, job.run) not in gone)
+    return {"full-relu": Runs("full-relu", jobs, {}, 0.1, len(failed), failed)}
+
+
+CASES = {
+    **{f"less: {gap:+}": (claim(LESS), pair(gap)) for gap in (-1.0, 1.0, 0.0)},
+    "less: runs that cannot tell": (claim(LESS), pair(0.0, noise=1.0)),
+    "less: by less than the margin": (claim(LESS), pair(-0.05, noise=0.01)),
+    **{
+        f"not worse: {gap:+}, noise {noise}": (claim(NOT_WORSE), pair(gap, noise=noise))
+        for gap, noise in ((0.0, 0.02), (-1, 0.1), (1, 0.1), (0.1, 0.3))
+    },
+    **{f"{number} of the planned runs": (claim(LESS), pair(-1.0, number)) for number in (0, 1, 2, 19)},
+    "no runs": (claim(LESS), {}),
+    "three runs to go": (claim(LESS), lost()),
+    "two runs to go, one failed": (claim(LESS), lost(("gaussian", 3))),
+    "three runs that failed": (claim(LESS), lost(*GONE)),
+    "a failed run of another comparison": (claim(LESS), lost(("uniform", 3))),
+    "one run more than planned, two that one method lacks": (
+        claim(LESS),
+        {
+            "full-relu": Runs(
+                "full-relu",
+                tuple(j for j in pair(-1.0, 21)["full-relu"].jobs if (j.method, j.run) not in GONE[:2]),
+                {},
+                0.1,
+            )
+        },
+    ),
+    "one run, without an interval": (claim(LESS), alike(1)),
+    "runs that all differ alike": (claim(LESS), alike(20)),
+    "the authors' recipe": (claim(AUTHORS), pair(-1.0, 30, study=AUTHORS.study)),
+    **{
+        f"{rule}: {gaussian} and {uniform} against 2.0": (claim(LESS, OTHER, rule=rule), three(gaussian, uniform))
+        for gaussian, uniform in ((1.0, 1.0), (1.0, 2.0), (1.0, 3.0), (2.0, 3.0), (2.0, 2.0))
+        for rule in ("each", "general")
+    },
+}
+
+
+def test_verdicts(snapshot):
+    """Verdict, reason and evidence, for runs of every kind."""
+    parts = []
+    for name, (of, found) in CASES.items():
+        (entry,) = judge([of], found, {}, ())
+        parts += [f"## {name}", f"{entry.verdict}: {entry.reason}"]
+        parts += [*(f"- {each.verdict} ({each.runs} of {each.planned}): {each.text}" for each in entry.evidence), ""]
+    snapshot("verdicts", "\n".join(parts))
 
 
 def test_differences_without_spread_take_no_place_in_holm_s_order():
@@ -63,78 +132,6 @@ def test_differences_without_spread_take_no_place_in_holm_s_order():
     assert less.comparison.t_p_two_sided_holm == pytest.approx(2 * less.comparison.t_p_two_sided)
 
 
-@pytest.mark.parametrize(
-    ("gap", "expected"),
-    [(-1.0, HOLDS), (1.0, FAILS), (0.0, FAILS)],
-)
-def test_less(gap, expected):
-    found = runs({"gaussian": 2 + gap, "bernoulli": 2.0})
-    assert verdict(claim(LESS), found) == expected
-
-
-def test_a_difference_that_the_runs_cannot_tell_is_open_and_says_what_it_would_take():
-    found = runs({"gaussian": 2.0, "bernoulli": 2.0}, noise=1.0)
-    (entry,) = judge([claim(LESS)], found, {}, ())
-    assert entry.verdict == OPEN
-    (each,) = entry.evidence
-    assert each.needed > 20
-    assert f"full-relu would need {each.needed:,} runs" in entry.reason
-
-
-def test_a_gain_smaller_than_the_margin_holds_and_is_called_small():
-    (entry,) = judge([claim(LESS)], runs({"gaussian": 1.95, "bernoulli": 2.0}, noise=0.01), {}, ())
-    assert entry.verdict == HOLDS
-    assert entry.evidence[0].note == "by less than matters"
-
-
-@pytest.mark.parametrize(
-    ("gap", "noise", "expected"), [(0.0, 0.02, HOLDS), (-1, 0.1, HOLDS), (1, 0.1, FAILS), (0.1, 0.3, OPEN)]
-)
-def test_not_worse(gap, noise, expected):
-    test = Contrast("full-relu", "gaussian", "bernoulli", relation="not worse")
-    assert verdict(claim(test), runs({"gaussian": 2 + gap, "bernoulli": 2.0}, noise=noise)) == expected
-
-
-@pytest.mark.parametrize("number", [0, 1, 2, 19])
-def test_nothing_is_decided_before_the_planned_runs_are_there(number):
-    found = runs({"gaussian": 1.0, "bernoulli": 2.0}, number)
-    (entry,) = judge([claim(LESS)], found, {}, ())
-    assert entry.verdict == OPEN
-    assert f"full-relu has {20 - number} run" in entry.reason
-    (entry,) = judge([claim(LESS)], {}, {}, ())
-    assert "full-relu has 20 runs to go" in entry.reason
-
-
-def test_runs_that_failed_are_not_still_to_come():
-    found = runs({"gaussian": 1.0, "bernoulli": 2.0})["full-relu"]
-    gone = {("gaussian", 3), ("bernoulli", 5), ("gaussian", 7)}
-    jobs = tuple(job for job in found.jobs if (job.method, job.run) not in gone)
-
-    def reason(*lost):
-        found = {"full-relu": Runs("full-relu", jobs, {}, 0.1, len(lost), lost)}
-        return judge([claim(LESS)], found, {}, ())[0].reason
-
-    assert reason().endswith("full-relu has 3 runs to go")
-    assert reason(("gaussian", 3)).endswith("full-relu has 2 runs to go and 1 that failed")
-    assert reason(*gone).endswith("full-relu has 3 runs that failed")
-    assert reason(("uniform", 3)).endswith("full-relu has 3 runs to go")  # not of this comparison
-
-
-@pytest.mark.parametrize("number", [1, 20])
-def test_figures_that_do_not_exist_are_left_out(number):
-    """One run has no interval, and runs that all differ alike have none either."""
-    found = runs({"gaussian": 1.0, "bernoulli": 2.0}, number)
-    for job in found["full-relu"].jobs:
-        job.results["test_error"] = {"gaussian": 1.0, "bernoulli": 2.0}[job.method]
-    (each,) = judge([claim(LESS)], found, {}, ())[0].evidence
-    assert "nan" not in each.text
-    assert each.text.startswith(f"full-relu, test_error: gaussian minus bernoulli -1; {number} of 20 runs")
-    assert "], p 0" not in each.text
-    whole = judge([claim(LESS)], runs({"gaussian": 1.0, "bernoulli": 2.0}), {}, ())[0].evidence[0].text
-    assert "], p " in whole
-    assert ", equivalence p 1; 20 of 20 runs" in whole
-
-
 def test_one_run_is_drawn_without_an_interval():
     def lines(number):
         entries = judge([claim(LESS)], runs({"gaussian": 2.0, "bernoulli": 2.0}, number), {}, ())
@@ -142,38 +139,6 @@ def test_one_run_is_drawn_without_an_interval():
 
     assert lines(1) == lines(0) + 1  # a dot
     assert lines(2) == lines(0) + 2  # and a line
-
-
-def test_only_runs_that_both_methods_finished_count():
-    found = runs({"gaussian": 1.0, "bernoulli": 2.0}, 21)["full-relu"]
-    jobs = [job for job in found.jobs if (job.method, job.run) not in {("gaussian", 3), ("bernoulli", 5)}]
-    (entry,) = judge([claim(LESS)], {"full-relu": Runs("full-relu", tuple(jobs), {}, 0.1)}, {}, ())
-    assert entry.evidence[0].runs == 19
-    assert entry.verdict == OPEN
-
-
-def test_the_authors_recipe_decides_nothing():
-    test = Contrast("replication-authors-relu", "gaussian", "bernoulli")
-    found = runs({"gaussian": 1.0, "bernoulli": 2.0}, 30, study=test.study)
-    (entry,) = judge([claim(test)], found, {}, ())
-    assert entry.verdict == OPEN
-    assert "exploratory" in entry.reason
-
-
-@pytest.mark.parametrize(
-    ("gaussian", "uniform", "each", "general"),
-    [
-        (1.0, 1.0, HOLDS, HOLDS),
-        (1.0, 2.0, FAILS, HOLDS),  # equal within the margin
-        (1.0, 3.0, FAILS, OPEN),
-        (2.0, 3.0, FAILS, FAILS),
-        (2.0, 2.0, FAILS, FAILS),
-    ],
-)
-def test_claims_about_each_case_and_about_a_tendency(gaussian, uniform, each, general):
-    found = runs({"gaussian": gaussian, "uniform": uniform, "bernoulli": 2.0}, noise=0.03)
-    assert verdict(claim(LESS, OTHER), found) == each
-    assert verdict(claim(LESS, OTHER, rule="general"), found) == general
 
 
 def test_a_study_s_comparisons_are_corrected_together():
@@ -207,13 +172,6 @@ def test_comparisons_without_runs_count_in_the_correction():
     assert (higher - lower) / (high - low) == pytest.approx(quantiles[1] / quantiles[0])
 
 
-def test_runs_that_all_differ_alike_are_no_evidence():
-    found = runs({"gaussian": 1.0, "bernoulli": 2.0}, noise=0.0)
-    for job in found["full-relu"].jobs:
-        job.results["test_error"] = {"gaussian": 1.0, "bernoulli": 2.0}[job.method]
-    assert verdict(claim(LESS), found) == OPEN
-
-
 def test_margin_as_a_share_and_two_metrics_of_one_method():
     test = Contrast("coadaptation", "none", "none", "a", "b", margin_share=0.1)
     rng = np.random.default_rng(0)
@@ -243,14 +201,8 @@ def test_equations_and_what_is_out_of_reach():
     assert [entry.verdict for entry in entries] == [FAILS, HOLDS, OUT, OPEN]
     assert entries[1].reason == "(4) approximation good to 1 %"
     assert counts(entries) == {HOLDS: 1, FAILS: 1, OPEN: 1, OUT: 1}
-    balance = claim(trade_off=True)
-    assert verdict_of_ratios(balance, [0.3, 0.3, 0.3 + 1e-12]) == FAILS
-    assert verdict_of_ratios(balance, [0.3, 0.31]) == HOLDS
-
-
-def verdict_of_ratios(of, ratios):
-    (entry,) = judge([of], {}, {}, ratios)
-    return entry.verdict
+    for ratios, expected in (([0.3, 0.3, 0.3 + 1e-12], FAILS), ([0.3, 0.31], HOLDS)):
+        assert judge([claim(trade_off=True)], {}, {}, ratios)[0].verdict == expected
 
 
 # From archives to the command.

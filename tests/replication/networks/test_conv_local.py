@@ -51,15 +51,6 @@ def test_gradients_of_a_local_layer():
     assert torch.autograd.gradcheck(function, (x, layer.weight, layer.bias))
 
 
-def test_with_equal_kernels_it_is_a_convolution():
-    convolution, layer = nn.Conv2d(3, 4, 3, padding=1), LocallyConnected2d(3, 4, (6, 5))
-    with torch.no_grad():
-        layer.weight[:] = convolution.weight.permute(2, 3, 1, 0).reshape(9, 1, 3, 4)
-        layer.bias.view(30, 4)[:] = convolution.bias
-    x = torch.randn(2, 3, 6, 5)
-    torch.testing.assert_close(layer(x), convolution(x), atol=1e-5, rtol=0)
-
-
 def seconds(layer, x, gradient):
     """Of the processor, forward and backward: the best of several, after two to warm up."""
     found = []

@@ -21,7 +21,7 @@ from ..._files import replacing
 from ..._text import printable
 from ...errors import UserError
 from . import download
-from .dataset import File, FileSource, Images, Labels
+from .dataset import File, FileSource, Images, Labels, published
 from .download import DownloadProgress
 
 Records = npt.NDArray[np.uint8]  # [N, 1 + 3072]: label and planes
@@ -141,23 +141,12 @@ def _unpickled(content: bytes, images: int, file: str) -> Records:
     return records
 
 
-_SHA256 = (
-    "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
-    "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
-    "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
-    "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
-    "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
-    "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
-)
 CIFAR_10 = CifarSource(
     name="cifar-10",
     title="CIFAR-10",
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     shape=(3, 32, 32),
-    training=tuple(
-        File(f"data_batch_{number}.bin", examples=10_000, sha256=each) for number, each in enumerate(_SHA256[:5], 1)
-    ),
-    testing=(File("test_batch.bin", examples=10_000, sha256=_SHA256[5]),),
+    **published("cifar-10"),
     mirrors=("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/"),
     archive=download.Remote("cifar-10-binary.tar.gz", 170_052_171, "c32a1d4ab5d03f1284b67883e8d87530"),
 )

@@ -11,7 +11,7 @@ import pathlib
 import shlex
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -133,6 +133,20 @@ class File(download.Remote):
 
     def __str__(self) -> str:
         return f"{self.name} (md5 {self.md5})" if self.md5 else self.name
+
+
+_FILES = pathlib.Path(__file__).with_name("files.txt")
+
+
+def published(name: str) -> dict[str, Any]:
+    """Return the files of a data set, to train and to test on, as they were published."""
+    parts: dict[str, tuple[File, ...]] = {"training": (), "testing": ()}
+    for line in _FILES.read_text(encoding="utf-8").splitlines():
+        if line.startswith(f"{name} "):
+            _, part, holds, examples, file, size, md5, sha256 = line.split()
+            known: Any = {"examples": int(examples), "holds": holds, "sha256": sha256}
+            parts[part] += (File(file, int(size), md5.strip("-"), **known),)
+    return parts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

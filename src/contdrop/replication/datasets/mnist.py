@@ -13,7 +13,7 @@ import math
 import os
 import pathlib
 import re
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ..._files import TEMPORARY, reading, replacing
 from ...errors import UserError, nearest
 from . import download
-from .dataset import File, FileSource, Images, Labels
+from .dataset import File, FileSource, Images, Labels, published
 from .download import DownloadProgress
 
 _KINDS = {1: "labels", 3: "images"}
@@ -175,32 +175,11 @@ def _listing(folder: pathlib.Path) -> set[str]:
         return set()
 
 
-def _files(part: str, examples: int, images: str, labels: str) -> tuple[File, File]:
-    """Return the two files of a part, each from its size, MD5 and SHA-256."""
-
-    def file(name: str, holds: Literal["images", "labels"], known: str) -> File:
-        size, md5, sha256 = known.split()
-        return File(f"{part}-{name}-ubyte.gz", int(size), md5, examples=examples, holds=holds, sha256=sha256)
-
-    return file("images-idx3", "images", images), file("labels-idx1", "labels", labels)
-
-
 MNIST = IdxSource(
     name="mnist",
     title="MNIST",
     classes=tuple("0123456789"),
-    training=_files(
-        "train",
-        60_000,
-        "9912422 f68b3c2dcbeaaa9fbdd348bbdeb94873 ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "28881 d53e105ee54ea40749a09fcbcd1e9432 65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-    ),
-    testing=_files(
-        "t10k",
-        10_000,
-        "1648877 9fb629c4189551a2d022fa330f9573f3 0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "4542 ec29112dd5afa0611ce80d1b7f02629c ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
-    ),
+    **published("mnist"),
     mirrors=("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
 )
 
@@ -208,18 +187,7 @@ FASHION_MNIST = IdxSource(
     name="fashion-mnist",
     title="Fashion-MNIST",
     classes=("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
-    training=_files(
-        "train",
-        60_000,
-        "26421880 8d4fb7e6c68d591d4c3dfef9ec88bf0d c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        "29515 25c81989df183df01b3e8a0aad5dffbe bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-    ),
-    testing=_files(
-        "t10k",
-        10_000,
-        "4422102 bef4ecab320f06d8554ea6380940ec79 5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        "5148 bb300cfdad3c16e7a12a480ee83cd310 0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
-    ),
+    **published("fashion-mnist"),
     mirrors=(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",

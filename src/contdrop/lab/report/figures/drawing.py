@@ -40,32 +40,15 @@ FORMATS = ("svg", "png", "pdf")
 _POINTS = 72
 _ADVANCE = 0.6  # width of a letter, in sizes of the text
 
+_STYLE = pathlib.Path(__file__).with_name("figures.mplstyle")
 _SETTINGS: dict[str, Any] = {
-    "font.family": ["DejaVu Sans"],
+    **matplotlib.rc_params_from_file(_STYLE, use_default_template=False),  # type: ignore[dict-item]  # literal keys
     **dict.fromkeys(("font.size", "axes.labelsize", "axes.titlesize"), SIZE),
     **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), SMALL),
     **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), style.INK),
     **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), style.FAINT),
     **dict.fromkeys(("figure.facecolor", "savefig.facecolor"), style.PAPER),
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right"), False),
-    "axes.facecolor": "none",
-    "axes.linewidth": 0.8,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.formatter.limits": (-5, 7),  # powers of ten of which numbers at ticks have no exponent
-    "axes.formatter.useoffset": False,  # it would cover the axis label
-    "axes.formatter.use_mathtext": False,
-    "axes.unicode_minus": True,
     "grid.color": style.GRID,
-    "grid.linewidth": 0.6,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5,
-    "savefig.dpi": 180,
-    "text.usetex": False,
-    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
-    "svg.fonttype": "none",
-    "svg.hashsalt": "contdrop",
-    "pdf.fonttype": 42,  # journals refuse type 3
 }
 
 # Widths as those of DejaVu Sans, in which the figure was laid out, or less.
