@@ -8,7 +8,8 @@ from scipy import stats as scipy_stats
 
 from contdrop.lab import stats
 from contdrop.lab.analysis import verdict as verdicts
-from contdrop.lab.analysis.comparisons import ALPHA, compare, margin_of, outcome_of, wilcoxon_rejects
+from contdrop.lab.analysis.comparisons import ALPHA, compare, outcome_of, wilcoxon_rejects
+from contdrop.lab.analysis.margin import margin_of
 from contdrop.lab.analysis.metric_format import probability
 from contdrop.lab.analysis.sample_size import needed_runs
 from contdrop.lab.analysis.verdict import HEADLINE, analyze, verdict

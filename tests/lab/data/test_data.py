@@ -16,9 +16,10 @@ import torch.multiprocessing
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from contdrop.lab.data import fingerprints
-from contdrop.lab.data.batch import default_forward, find_target, inputs_and_target, size_of, to_device
+from contdrop.lab.data.batch import find_target, inputs_and_target, size_of, to_device
 from contdrop.lab.data.data import Data, prepare
 from contdrop.lab.training import random_streams
+from contdrop.lab.training.model import default_forward
 from refusals import refusal
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)

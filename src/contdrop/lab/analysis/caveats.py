@@ -12,9 +12,9 @@ from ..store.results import Results
 from ..store.schema import IMPORTED
 from ..study import amendments
 from ..study.labels import name_in_text
-from .comparisons import margin_of, planned_margin
+from .margin import margin_of, planned_margin
 from .metric_format import run_count
-from .sentences import texts
+from .rendering import texts
 
 _PLACES = re.compile(r"[\d,]+ places? with dropout out of reach: [^;]+")
 

@@ -10,8 +10,9 @@ from ...errors import UserError
 from .. import stats
 from ..stats.paired import ENOUGH_RUNS, differences
 from ..store.results import Results
-from .comparisons import ALPHA, margin_of
-from .sentences import texts
+from .comparisons import ALPHA
+from .margin import margin_of
+from .rendering import texts
 
 PILOT = 5  # runs: with fewer, their spread says next to nothing
 

@@ -39,7 +39,7 @@ from .comparisons import (
     wilcoxon_rejects,
 )
 from .metric_format import run_count
-from .sentences import paragraph, texts
+from .rendering import paragraph, texts
 
 HEADLINE = 84  # characters: two lines of the page, on a phone too
 _NAME = 26  # characters of the reference in a headline

@@ -19,8 +19,6 @@ In a dictionary the target is ``labels``, ``label``, ``targets``, ``target`` or 
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -96,7 +94,7 @@ def to_device(batch: Any, device: torch.device | str) -> Any:
 def inputs_and_target(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
     """Return a model's positional and named inputs, and the target; see the table above."""
     if isinstance(batch, Mapping):
-        name = _target_name(batch)
+        name = target_name(batch)
         named = {key: value for key, value in batch.items() if key != name}
         return (), named, None if name is None else batch[name]
     if not isinstance(batch, (tuple, list)) or not batch:
@@ -115,26 +113,9 @@ def find_target(batch: Any) -> Any:
     return inputs_and_target(batch)[2]
 
 
-def default_forward(model: torch.nn.Module, batch: Any) -> Any:
-    """Call a model with a batch; see the table above."""
-    if type(batch) is tuple and len(batch) == 2 and isinstance(batch[0], Tensor):
-        return model(batch[0])  # fast path for small networks
-    inputs, named, target = inputs_and_target(batch)
-    if isinstance(batch, Mapping):
-        name = _target_name(batch)
-        original: Any = getattr(model, "_orig_mod", model)  # of a compiled one
-        if name is not None and name in _parameter_names(type(original).forward):
-            named[name] = target
-    return model(*inputs, **named)
-
-
-def _target_name(batch: Mapping[Any, Any]) -> str | None:
+def target_name(batch: Mapping[Any, Any]) -> str | None:
+    """Return the name of a batch's target; None if it has none of the usual ones."""
     return next((name for name in TARGETS if name in batch), None)
-
-
-@functools.lru_cache(maxsize=64)
-def _parameter_names(function: Callable[..., Any]) -> frozenset[str]:
-    return frozenset(inspect.signature(function).parameters)
 
 
 def target_of(batch: Any) -> Tensor:

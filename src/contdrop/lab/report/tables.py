@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from .. import stats
 from ..analysis.caveats import falls_short
-from ..analysis.comparisons import planned_margin
+from ..analysis.margin import planned_margin
 from ..analysis.verdict import Analysis
 from ..extensions import PublishedTable, extension
 from ..stats.paired import ENOUGH_RUNS

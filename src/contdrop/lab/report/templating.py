@@ -12,7 +12,7 @@ import markupsafe
 
 from ... import __version__
 from ...errors import UserError
-from ..analysis import sentences
+from ..analysis import rendering
 from . import style
 
 _TEMPLATES = pathlib.Path(__file__).parent / "templates"
@@ -21,7 +21,7 @@ _TEXTS = _TEMPLATES / "texts.txt"
 
 def render(template: str, **content: Any) -> str:
     """Render a template."""
-    return sentences.environment(_TEMPLATES, is_html=True).get_template(template).render(version=__version__, **content)
+    return rendering.environment(_TEMPLATES, is_html=True).get_template(template).render(version=__version__, **content)
 
 
 def render_page(name: str, drawings: str, *, polls: bool = False, **content: Any) -> str:
@@ -49,12 +49,12 @@ def _read(name: str) -> str:
 
 def texts(name: str, *values: object, **more: object) -> tuple[str, ...]:
     """Return the notes or sentences of a macro in texts.txt."""
-    return sentences.texts(name, *values, file=_TEXTS, **more)
+    return rendering.texts(name, *values, file=_TEXTS, **more)
 
 
 def caption(name: str, *values: object, **more: object) -> str:
     """Return the sentences of a macro in texts.txt as a paragraph."""
-    return sentences.paragraph(name, *values, file=_TEXTS, **more)
+    return rendering.paragraph(name, *values, file=_TEXTS, **more)
 
 
 def _policy(style: str, script: str, polls: bool) -> str:

@@ -160,7 +160,7 @@ class Study:
             which the model function or ``run`` knows.
         task: "classification", "regression" or None; decides the default loss and metrics.
         reference: Method that the others are compared with.
-        forward: ``(model, batch) -> output``; see :func:`contdrop.lab.data.batch.default_forward`.
+        forward: ``(model, batch) -> output``; see :func:`contdrop.lab.training.model.default_forward`.
         loss: ``(output, batch) -> scalar``, a mean over the examples; by task, or ``output.loss``, if None.
         metric: A metric, its name, or several; the first is the one that methods are compared by.
         optimizer: ``(model) -> torch.optim.Optimizer``; torch's fused AdamW with a learning rate of 0.001 if None.
@@ -169,7 +169,7 @@ class Study:
         runs: Runs per method. In a run all methods share data, split, initial weights, order and augmentation.
         seed: Seed of all random numbers.
         margin: Smallest difference that matters, in the metric's unit; fixed before any result is seen. If
-            None, a tenth of what the reference leaves to gain; see :func:`contdrop.lab.analysis.comparisons.margin_of`.
+            None, a tenth of what the reference leaves to gain; see :func:`contdrop.lab.analysis.margin.margin_of`.
         scale: "inverted" or "paper": how masks are scaled; see :class:`contdrop.Dropout`.
         measure: ``(model, parts, seed) -> {name: array}``: arrays to keep of a final model.
         run: ``(job) -> number or {metric: number}``: a training loop of your own, in place of data, model, loss and

@@ -1,10 +1,12 @@
-"""Models of a study with a method applied, with the same initial weights for all methods of a run."""
+"""Models of a study with a method applied, with equal initial weights in a run, and the default way to call them."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...errors import mistake
-from ..data.batch import prediction_of
+from ..data.batch import inputs_and_target, prediction_of, target_name
 from ..study.apply_method import MethodReport, apply
 from ..study.methods import Method
 from ..study.study import METHODS, Study
@@ -94,3 +96,21 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+def default_forward(model: torch.nn.Module, batch: Any) -> Any:
+    """Call a model with a batch; see :mod:`contdrop.lab.data.batch`."""
+    if type(batch) is tuple and len(batch) == 2 and isinstance(batch[0], Tensor):
+        return model(batch[0])  # fast path for small networks
+    inputs, named, target = inputs_and_target(batch)
+    if isinstance(batch, Mapping):
+        name = target_name(batch)
+        original: Any = getattr(model, "_orig_mod", model)  # of a compiled one
+        if name is not None and name in _parameter_names(type(original).forward):
+            named[name] = target
+    return model(*inputs, **named)
+
+
+@functools.lru_cache(maxsize=64)
+def _parameter_names(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)

@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import CyclicLR, OneCycleLR, ReduceLROnPlateau
 
 from ..._text import plural
 from ...errors import mistake
-from ..data.batch import default_forward, examples_of, to_device
+from ..data.batch import examples_of, to_device
 from ..data.data import Part, PreparedData
 from ..data.fingerprints import as_array, of_arrays
 from ..store.blobs import LARGE, Buffer
@@ -34,7 +34,7 @@ from ..study.user_errors import explained
 from . import checkpoint, random_streams
 from .losses import Loss, default_loss
 from .metrics import EpochMetrics, Metric, measured, plain_classes, with_loss
-from .model import BuiltModel, build, seed_everything
+from .model import BuiltModel, build, default_forward, seed_everything
 
 _MOST_LABELS = 2**15  # predicted classes are stored in 16 bits
 _SLOW_DISK = 1e8  # bytes per second, until the first checkpoint is measured

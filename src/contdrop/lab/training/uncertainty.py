@@ -17,9 +17,10 @@ from torch import Tensor
 
 from ... import inference
 from ...errors import UserError
-from ..data.batch import default_forward, leaves, map_leaves, prediction_of, size_of, target_of, to_device
+from ..data.batch import leaves, map_leaves, prediction_of, size_of, target_of, to_device
 from ..study.study import Configuration, is_integer_at_least
 from . import metric_values, random_streams
+from .model import default_forward
 
 Array = npt.NDArray[Any]
 Forward = Callable[[torch.nn.Module, Any], Any]

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from ..._text import plural
 from ...errors import UserError
 from ...lab import stats
-from ...lab.analysis.comparisons import planned_margin, without_limits
+from ...lab.analysis.comparisons import without_limits
+from ...lab.analysis.margin import planned_margin
 from ...lab.store import imports
 from ...lab.store.results import Results, collect_all
 from ...lab.store.schema import FAILED, Epoch, JobRecord

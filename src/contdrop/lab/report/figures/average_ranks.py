@@ -8,7 +8,7 @@ from functools import partial
 from matplotlib.figure import Figure
 
 from ...analysis.dataset_ranks import rank
-from ...analysis.sentences import listed
+from ...analysis.rendering import listed
 from ...stats import RankComparison
 from ...store.results import Results
 from ...study import labels

@@ -12,7 +12,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ...analysis.sentences import listed
+from ...analysis.rendering import listed
 from ...extensions import extension
 from ...store.results import Results
 from ...store.writer import Store

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ...analysis.sentences import listed
+from ...analysis.rendering import listed
 from ...store.results import Results
 from ...store.writer import Store
 from .. import style

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...._text import plural
-from ...analysis.sentences import listed
+from ...analysis.rendering import listed
 from ...store.results import Results
 from ...store.writer import Store
 from ...study import labels

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from ...analysis.comparisons import control_of, noise_mismatch
 from ...analysis.metric_format import capital
-from ...analysis.sentences import listed
+from ...analysis.rendering import listed
 from ...store.results import Results
 from ...study import labels
 from .. import style
