@@ -315,23 +315,5 @@ def refuse(name, **changes):
     return getattr(dynamic, name)(**arguments)
 
 
-REFUSED = """
-refuse("expected_gradient", x=fixed(4))
-refuse("expected_gradient", weight=fixed(2, 3))
-refuse("expected_gradient", weight=X[:0], x=X[:0])
-refuse("expected_gradient", law="uniform")
-refuse("expected_gradient", target=math.nan)
-refuse("expected_gradient", unit="relu")
-refuse("expected_gradient", form="true")
-refuse("expected_gradient", target=2.0, unit="sigmoid")
-refuse("regularizer", weight=X * math.inf)
-refuse("regularizer", ensemble="mean")
-refuse("regularizer", law=OtherLaw(), unit="sigmoid")
-refuse("dropout_gradient", masks=fixed(5, 2))
-refuse("unexplained_share", law=cd.Bernoulli(keep=1.0))
-refuse("unexplained_share", gradient=fixed(4))
-"""
-
-
 def test_refusals(code_refusals):
-    code_refusals("dynamic_refusals", REFUSED, globals())
+    code_refusals("dynamic_refusals", globals())

@@ -559,36 +559,10 @@ def refuse(*layers, loss=cross_entropy, **changes):
 
 
 SEQUENCE = {"model": cd.DropConnectLinear(6, 4, masks="batch"), "x": torch.ones(8, 3, 6)}
-REFUSED = """
-refuse(model=nn.Linear(6, 4))
-refuse(model=Uses())
-refuse(model=torch.relu)
-refuse(x=torch.ones(0, 6))
-refuse(x=[1.0])
-refuse(x=torch.full((8, 6), math.nan))
-refuse(target=torch.full((8, 4), math.inf))
-refuse(method="newton")
-refuse(samples=1)
-refuse(probes=0)
-refuse(generator=3)
-refuse(loss=nn.CrossEntropyLoss(reduction="none"))
-refuse(loss=lambda *_: 1.0)
-refuse(loss=_rmse, method="gauss-newton")
-refuse(loss=_rmse)
-refuse(loss=lambda output, _: output.log().mean())
-refuse(loss=_fails_far_out)
-refuse(loss=lambda output, _: output.mean(), method="moments")
-refuse(nn.LogSoftmax(1), loss=nn.functional.nll_loss)
-refuse(nn.BatchNorm1d(4, track_running_stats=False), method="gauss-newton")
-refuse(model=nn.Sequential(nn.AlphaDropout()))
-refuse(model=nn.Sequential(nn.Dropout(), nn.MultiheadAttention(4, 2, dropout=0.1)))
-refuse(nn.LSTM(4, 4), loss=lambda output, _: output[0].sum())
-refuse(method="gauss-newton", **SEQUENCE)
-"""
 
 
 def test_refusals(code_refusals):
-    code_refusals("penalty_refusals", REFUSED, globals())
+    code_refusals("penalty_refusals", globals())
 
 
 @pytest.mark.parametrize(
