@@ -1,6 +1,5 @@
 """The laws as values: text, equality, immutability, and what they say to wrong parameters."""
 
-import dataclasses
 import inspect
 import itertools
 import math
@@ -96,28 +95,11 @@ def test_equal_laws_hash_alike_and_others_differ():
         assert one != other
 
 
-@pytest.mark.parametrize("name", ["sigma", "mean", "variance", "params", "other"])
-def test_laws_are_frozen(name):
-    law = Gaussian()
-    with pytest.raises(dataclasses.FrozenInstanceError, match=f"cannot assign to field '{name}'"):
-        setattr(law, name, 1.0)
-
-
 # Errors.
 
 
 def test_refusals(code_refusals):
-    code_refusals("law_refusals", globals())
-
-
-@pytest.mark.parametrize("law", [Bernoulli(), Uniform(), Gaussian()], ids=str)
-@pytest.mark.parametrize("u", [-0.1, 1.1, math.nan])
-def test_quantile_refuses_what_is_no_probability(law, u):
-    name = type(law).__name__
-    with pytest.raises(ValueError, match=rf"{name}\.quantile: expected probabilities in \[0, 1\], got {u}"):
-        law.quantile(u)
-    with pytest.raises(ValueError, match=rf"{name}\.quantile: .* \[0, 1\], got a tensor with other values"):
-        law.quantile(torch.tensor([0.5, u]))
+    code_refusals("law_refusals", globals() | {"torch": torch})
 
 
 # Keywords, and NumPy's numbers.

@@ -206,16 +206,6 @@ def test_swapped_models_are_copied_and_saved(tmp_path):
     assert torch.equal(outputs[0], outputs[2])
 
 
-def test_bernoulli_of_the_same_strength_is_the_same_dropout():
-    """Kept units and their values are those of torch's layer in distribution: mean 1, variance r, two values."""
-    model = nn.Sequential(nn.Dropout(0.2))
-    cd.swap_dropout(model, "bernoulli", match="variance")
-    torch.manual_seed(0)
-    y = model(torch.ones(200_000))
-    assert y.unique().tolist() == pytest.approx([0, 1.25])
-    assert (y == 0).double().mean().item() == pytest.approx(0.2, abs=5 * (0.16 / 200_000) ** 0.5)
-
-
 ENCODER = nn.ModuleDict({"encoder": mlp(), "head": nn.Linear(3, 3)})
 SELU = nn.Sequential(nn.Dropout(), nn.AlphaDropout(0.1))
 LSTMS = nn.Sequential(*(nn.LSTM(3, 3, 2, dropout=0.1) for _ in range(5)))
