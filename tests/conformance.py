@@ -7,7 +7,6 @@ is tested by adding a case.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -278,8 +277,3 @@ def _dropconnect_with(tensor: Tensor) -> list[Tensor]:
         y = cd.functional.dropconnect_linear(x, weight, None, cd.Uniform())
         results += [y.detach(), *torch.autograd.grad(y, [x, weight], tensor)]
     return results
-
-
-def proportion_error(probability: float, count: int) -> float:
-    """Standard error of the fraction of successes."""
-    return math.sqrt(probability * (1 - probability) / count)

@@ -95,8 +95,11 @@ def refusals(snapshot):
 
 
 @pytest.fixture
-def code_refusals(snapshot):
-    """Return a function that compares the errors of calls, a line of code each, with a snapshot."""
+def code_refusals(request, snapshot):
+    """Return a function that runs the calls of a snapshot, each a line of code, and compares their errors with it.
+
+    A new call is written into the file; ``--update-snapshots`` adds its error.
+    """
 
     def refusal(call, names):
         try:
@@ -107,8 +110,10 @@ def code_refusals(snapshot):
             return f"{type(error).__name__}: {error}"
         pytest.fail(f"{call} raised no error")
 
-    def check(name, calls, names):
-        found = {call: refusal(call, names) for call in calls.strip().splitlines()}
+    def check(name, names):
+        lines = (request.path.parent / "snapshots" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+        found = {call: refusal(call, names) for call in lines if not call.startswith(" ")}
+        assert found
         assert not [text for text in found.values() if "\n" in text]
         snapshot(name, "".join(f"{call}\n    {text}\n" for call, text in found.items()))
 

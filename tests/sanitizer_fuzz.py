@@ -230,29 +230,17 @@ def _keep_where_case(rng: random.Random) -> Case:
 
 
 def _dropconnect_case(rng: random.Random) -> Case:
-    contraction, function, inputs, result = rng.choice(
-        [
-            ("g", reference.dropconnect, "xw", "g"),
-            ("x", reference.dropconnect_input_gradient, "gw", "x"),
-            ("w", reference.dropconnect_weight_gradient, "gx", "w"),
-        ]
-    )
+    wanted = rng.choice("gxw")
     widths = [rng.randint(1, 70), 127, 128, 511, 512, 513]
-    return _contraction_case(
-        rng, contraction, lambda *given: [function(*given)], inputs, result, [1, 3, 8, 9, 17], widths
-    )
+    return _contraction_case(rng, wanted, "gwx".replace(wanted, ""), [1, 3, 8, 9, 17], widths)
 
 
 def _gradients_case(rng: random.Random) -> Case:
     first, widths = rng.choice([0, 3]), [rng.randint(1, 70), 95, 96, 97, 512]
-
-    def gradients(*given):
-        return reference.dropconnect_gradients(*given, first)
-
-    return _contraction_case(rng, "xw", gradients, "gwx", "xw", [1, 3, 8, 9, 17, 70], widths, first)
+    return _contraction_case(rng, "xw", "gwx", [1, 3, 8, 9, 17, 70], widths, first)
 
 
-def _contraction_case(rng, contraction, function, inputs, results, outputs, widths, first_example=0) -> Case:
+def _contraction_case(rng, wanted, taken, outputs, widths, first_example=0) -> Case:
     """One of the sums over per-example masks of the tensors g, w and x, which are named by their letters."""
     law, dtype = rng.choice(LAWS), rng.choice([torch.float32, torch.float64])
     n, outputs, width = rng.randint(1, 9), rng.choice(outputs), rng.choice(widths)
@@ -260,23 +248,25 @@ def _contraction_case(rng, contraction, function, inputs, results, outputs, widt
     tensors = {name: _random(rng, dtype, *shape) for name, shape in shapes.items()}
     seed = _seed(rng)
     prepared = native.prepare(law.kind, law.params, 1.0)
-    call = native.DropConnect(type=native.TYPES[dtype], contraction=native.CONTRACTIONS[contraction])
+    call = native.DropConnect(type=native.TYPES[dtype], contraction=native.CONTRACTIONS[wanted])
     call.examples, call.outputs, call.inputs, call.first_example = n, outputs, width, first_example
     call.pitch, call.seed, call.law = reference.pitch(width, prepared.bits), seed, prepared
-    exact = [tensors[name].double() for name in inputs]
-    expected = function(*exact, torch.tensor(seed), KernelLaw(law.kind, law.params, 1.0))
+    exact = {name: tensors[name].double() for name in taken}
+    encoded = KernelLaw(law.kind, law.params, 1.0)
+    expected = reference.dropconnect(wanted, exact, torch.tensor(seed), encoded, first_example)
     # As if the masks were all one: the sum of the sizes of the terms, but for the size of the masks.
-    sizes = function(*(tensor.abs() for tensor in exact), torch.tensor(seed), ONES)
+    absolute = {name: tensor.abs() for name, tensor in exact.items()}
+    sizes = reference.dropconnect(wanted, absolute, torch.tensor(seed), ONES, first_example)
     largest = 2.5 if law.kind == "gaussian" else 1.0
     error = 1e-6 + (max(n, outputs, width) + 8) * torch.finfo(dtype).eps * largest
-    rows = zip(("result", "second"), results, expected, sizes)
+    rows = zip(("result", "second"), wanted, expected, sizes)
     return _case(
         "dropconnect",
         call,
         rng,
-        {name: tensors[name] for name in inputs},
+        {name: tensors[name] for name in taken},
         {place: (tensors[name], value, size * error) for place, name, value, size in rows},
-        f"{contraction} {law} {dtype} {n} x {outputs} x {width}",
+        f"{wanted} {law} {dtype} {n} x {outputs} x {width}",
     )
 
 

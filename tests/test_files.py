@@ -8,7 +8,7 @@ import pytest
 from contdrop import _files
 from contdrop._files import TEMPORARY, replacing
 from contdrop._text import parse_label, plural
-from contdrop.errors import nearest, suggest
+from contdrop.errors import suggest
 
 
 def test_what_was_there_stays_until_the_new_is_whole(tmp_path):
@@ -62,7 +62,6 @@ def test_suggestions_are_short():
     assert suggest("layr.3", names) == "did you mean 'layer.3'?"
     assert suggest("zz", names) == f"known: {', '.join(names[:10])}, ..."
     assert suggest("zz", []) == "known: none"
-    assert nearest("layr.3", names, cutoff=0.99) is None
 
 
 def test_plurals():

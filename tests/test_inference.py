@@ -401,41 +401,10 @@ def moments(model=None, x=None, **options):
 ONE_LOGIT = classifier(classes=1).eval()
 PAIR = Wrapped(nn.Dropout(0.5), lambda y: (y, y))
 OBJECT = Wrapped(nn.Dropout(0.5), lambda y: types.SimpleNamespace(logits=y))
-REFUSED = """
-mc(nn.Linear(4, 2))
-mc(torch.relu)
-mc(PAIR)
-mc(Functional())
-mc(nn.GRU(4, 4, 2, dropout=0.1))
-mc(Unused(nn.Dropout(0.5)))
-mc(samples=1)
-mc(samples=2.5)
-mc(seed="1")
-mc(transform="tanh")
-mc(transform="probabilities")
-mc(x=torch.ones(4), transform="softmax")
-mc(x=[1.0])
-mc(x=(torch.ones(2), 1.0))
-mc(x=())
-mc(x={"ids": [1]})
-mc(x={1: torch.ones(2)})
-mc(x={})
-mc(ONE_LOGIT, transform="softmax")
-mc(nn.Sequential(ONE_LOGIT, nn.Sigmoid()), transform="probabilities")
-mc(OBJECT, torch.ones(2, 5, 3), transform="softmax")
-moments(nn.Linear(4, 2))
-moments(ONE_LOGIT, transform="softmax")
-moments(transform="probabilities")
-moments(method="exact")
-moments(nn.Sequential(nn.Dropout(), nn.GELU()))
-moments(Tokens(), torch.zeros(4, 7, dtype=torch.long))
-moments(x=(torch.ones(4), torch.ones(4)))
-moments(x={"ids": torch.ones(4)})
-"""
 
 
 def test_refusals(code_refusals):
-    code_refusals("inference_refusals", REFUSED, globals())
+    code_refusals("inference_refusals", globals())
 
 
 @pytest.mark.parametrize("method", inference.METHODS)

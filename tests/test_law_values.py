@@ -1,6 +1,5 @@
 """The laws as values: text, equality, immutability, and what they say to wrong parameters."""
 
-import dataclasses
 import inspect
 import itertools
 import math
@@ -96,88 +95,11 @@ def test_equal_laws_hash_alike_and_others_differ():
         assert one != other
 
 
-@pytest.mark.parametrize("name", ["sigma", "mean", "variance", "params", "other"])
-def test_laws_are_frozen(name):
-    law = Gaussian()
-    with pytest.raises(dataclasses.FrozenInstanceError, match=f"cannot assign to field '{name}'"):
-        setattr(law, name, 1.0)
-
-
 # Errors.
 
 
-REFUSED = """
-type("Other", (Gaussian,), {})
-Gaussian(sigma=-0.1)
-Gaussian(sigma=INF)
-Gaussian(sigma="0.3")
-Gaussian(sigma=torch.tensor(0.3))
-Gaussian(mu=math.nan)
-Gaussian(mu=INF)
-Gaussian(low=math.nan)
-Gaussian(low=2)
-Gaussian(low=INF, high=INF)
-Gaussian(0.3)
-Gaussian(0.5, 0.3, low=0.0)
-Gaussian.from_variance(-1)
-Gaussian.from_variance(INF)
-Gaussian.from_variance("1")
-Bernoulli(keep=1.5)
-Bernoulli(keep=-0.5)
-Bernoulli(keep=math.nan)
-Bernoulli(keep=None)
-Bernoulli(keep=True)
-Bernoulli(value=0)
-Bernoulli(value=-0.0)
-Bernoulli(0.2)
-Uniform(1, 0)
-Uniform(1, 1)
-Uniform(high=math.nan)
-Uniform(low=-INF)
-Uniform(low=False)
-Bernoulli.matching(0.5)
-Bernoulli.matching(Uniform(-1, 1))
-Bernoulli.matching(Bernoulli(keep=0))
-Bernoulli.matching(Gaussian(sigma=1e200, low=-INF, high=INF))
-Uniform.matching("gaussian")
-Uniform.matching(Bernoulli(keep=0.5))
-Uniform.matching(Gaussian(sigma=0))
-Gaussian.matching(Bernoulli(keep=0.2))
-Gaussian.matching(Bernoulli(keep=0.5))
-Gaussian.matching(Uniform(-1, 1))
-parse_law(Gaussian())
-parse_law("gausian")
-parse_law("Bernouli:keep=1")
-parse_law("xyz")
-parse_law("")
-parse_law("gaussian:sgima=1")
-parse_law("bernoulli:xyz=1")
-parse_law("bernoulli:variance=1")
-parse_law("uniform:low=a")
-parse_law("uniform:low")
-parse_law("gaussian:sigma=1=2")
-parse_law("gaussian:sigma=1,variance=1")
-parse_law("gaussian:sigma=1,sigma=1")
-parse_law("gaussian:sigma=-1")
-parse_law("gaussian:variance=-1")
-parse_law("gaussian:sigma=nan")
-parse_law("bernoulli:keep=2")
-parse_law("uniform:low=3")
-"""
-
-
 def test_refusals(code_refusals):
-    code_refusals("law_refusals", REFUSED, globals())
-
-
-@pytest.mark.parametrize("law", [Bernoulli(), Uniform(), Gaussian()], ids=str)
-@pytest.mark.parametrize("u", [-0.1, 1.1, math.nan])
-def test_quantile_refuses_what_is_no_probability(law, u):
-    name = type(law).__name__
-    with pytest.raises(ValueError, match=rf"{name}\.quantile: expected probabilities in \[0, 1\], got {u}"):
-        law.quantile(u)
-    with pytest.raises(ValueError, match=rf"{name}\.quantile: .* \[0, 1\], got a tensor with other values"):
-        law.quantile(torch.tensor([0.5, u]))
+    code_refusals("law_refusals", globals() | {"torch": torch})
 
 
 # Keywords, and NumPy's numbers.

@@ -26,12 +26,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
     ("did you mean 'gaussian'?", 'known: bernoulli, gaussian')
     """
     names = list(known)
-    near = nearest(word, names)
-    if near is not None:
-        return f"did you mean {near!r}?"
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {near[0]!r}?"
     return f"known: {', '.join(names[:_MOST]) or 'none'}{', ...' if len(names) > _MOST else ''}"
-
-
-def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.5) -> str | None:
-    """Return the most similar known word; None if no similarity, from 0 to 1, reaches ``cutoff``."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)), None)

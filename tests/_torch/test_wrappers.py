@@ -43,15 +43,6 @@ def test_layers_that_are_found_by_type_or_name_are_left_on(make, is_found):
     assert varies(model)
 
 
-@every_dropout
-def test_layers_that_are_replaced_by_others_with_their_p(make):
-    # What baal does: puts a layer of its own that is always on in place of each, made from p and inplace.
-    layer = make()
-    law = getattr(layer, "law", cd.Bernoulli(keep=0.7))
-    assert torch.nn.Dropout(p=layer.p, inplace=layer.inplace).inplace is False
-    assert layer.p / (1 - layer.p) == pytest.approx(law.relative_variance)
-
-
 def test_bernoulli_dropout_is_a_dropout_of_torch():
     # What baal looks for. The continuous layers are none: it would put Bernoulli noise in their place.
     assert isinstance(cd.BernoulliDropout(0.3), torch.nn.Dropout)

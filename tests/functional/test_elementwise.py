@@ -1,19 +1,15 @@
 """What the functions promise beyond the checks that all layers share, and what they say to bad input."""
 
 import functools
-import itertools
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
 
 import contdrop as cd
 import contdrop.functional as F
-from conformance import LAWS, fixed, seeded
+from conformance import fixed, seeded
 from contdrop import kernels
-from contdrop.laws import KernelLaw
 
 # Shared axes.
 
@@ -50,12 +46,6 @@ def test_shared_axes_may_be_any_iterable_on_every_route(backend, mapped):
     assert torch.equal(results[0], results[2])
 
 
-@pytest.mark.parametrize("law", LAWS, ids=str)
-def test_shared_axes_draw_the_mask_of_the_smaller_shape(law):
-    shared = seeded(cd.Dropout(law, shared_axes=(2, 3)), torch.ones(2, 3, 4, 5))
-    assert torch.equal(shared[:, :, 0, 0], seeded(cd.Dropout(law), torch.ones(2, 3)))
-
-
 # Adaptive dropout.
 
 
@@ -74,32 +64,6 @@ def test_dropconnect_masks_every_example_by_itself(law):
     for masks, distinct in (("example", 32), ("batch", 1)):
         rows = F.dropconnect_linear(x, weight, law=law, scale="paper", masks=masks)
         assert len({tuple(row.tolist()) for row in rows}) == distinct
-
-
-def test_dropconnect_equals_materialised_masks():
-    """The masks themselves, read off one weight at a time, explain outputs and both gradients."""
-    n, inputs, outputs = 5, 7, 4
-    law, seed = cd.Gaussian(sigma=0.3), torch.tensor(99)
-    arguments = (seed, KernelLaw(law.kind, law.params, 1.0))
-    masks = torch.zeros(n, outputs, inputs, dtype=torch.float64)
-    ones = torch.ones(n, inputs, dtype=torch.float64)
-    for o, i in itertools.product(range(outputs), range(inputs)):
-        weight = torch.zeros(outputs, inputs, dtype=torch.float64)
-        weight[o, i] = 1
-        masks[:, o, i] = kernels.ops.dropconnect(ones, weight, *arguments)[:, o]
-    assert ((masks >= 0) & (masks <= 1)).all()
-    assert len(masks.unique()) > n * inputs * outputs / 2
-
-    x, weight = fixed(n, inputs).requires_grad_(), fixed(outputs, inputs, seed=1).requires_grad_()
-    gradient = fixed(n, outputs, seed=2)
-    y = kernels.ops.dropconnect(x, weight, *arguments)
-    expected = torch.einsum("noi,oi,ni->no", masks, weight, x)
-    assert torch.allclose(y, expected)
-    for got, want in zip(
-        torch.autograd.grad((y * gradient).sum(), (x, weight)),
-        torch.autograd.grad((expected * gradient).sum(), (x, weight)),
-    ):
-        assert torch.allclose(got, want)
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "sigmoid"])
@@ -220,39 +184,10 @@ def test_a_layer_without_inputs_gives_its_bias_as_torch_does():
 
 
 THREE, UNIFORM = torch.ones(3), cd.Uniform()
-REFUSED = """
-F.dropout(THREE.long(), UNIFORM)
-F.dropout(THREE.cfloat(), UNIFORM)
-F.dropout([1.0], UNIFORM)
-F.dropout(THREE, "uniform")
-F.dropout(THREE, 0.5)
-F.dropout(THREE, UNIFORM, scale="x")
-F.dropout(THREE, cd.Uniform(-1, 1))
-F.dropout(THREE[None], UNIFORM, shared_axes=(2,))
-F.dropout(THREE[None], UNIFORM, shared_axes=(-3,))
-F.dropout(THREE[None], UNIFORM, shared_axes=(1, -1))
-F.dropout(THREE, UNIFORM, shared_axes=0)
-F.dropout(THREE, UNIFORM, shared_axes=(0.0,))
-F.dropout(THREE, UNIFORM, generator=5)
-F.fast_dropout_linear(torch.ones(1, 3), torch.ones(2, 3), THREE, UNIFORM)
-cd.GaussianDropout(0.3, shared_axes=1)
-cd.GaussianDropout(0.3, shared_axes=(1.0,))
-cd.GaussianDropout(-0.1)
-cd.Dropout(cd.Uniform(-1, 1))
-cd.BernoulliDropout(1.5)
-cd.BernoulliDropout("0.5")
-cd.AdaptiveDropout()(THREE, torch.ones(4))
-cd.DropConnectLinear(3, 2, masks="row")
-cd.DropConnectLinear(3, 2, inference="x")
-cd.DropConnectLinear(3, 2, activation="tanh")
-cd.DropConnectLinear(3, 2, samples=0)
-cd.DropConnectLinear(3, 2)(torch.ones(2, 4))
-cd.FastDropoutLinear(3, 2, law=None)
-"""
 
 
 def test_bad_input_gets_one_clear_line(code_refusals):
-    code_refusals("layer_refusals", REFUSED, globals())
+    code_refusals("layer_refusals", globals())
 
 
 def test_a_generator_on_another_device_is_refused():
@@ -261,16 +196,3 @@ def test_a_generator_on_another_device_is_refused():
 
     with pytest.raises(ValueError, match=r"expected a generator on the cpu.*got one on cuda"):
         F.dropout(torch.ones(3), cd.Uniform(), generator=Elsewhere())
-
-
-def test_two_processes_with_different_seeds_draw_different_masks():
-    code = (
-        "import sys, torch, contdrop as cd; torch.manual_seed(int(sys.argv[1]));"
-        "print(cd.GaussianDropout(0.3)(torch.ones(8)).tolist())"
-    )
-    first, second, again = (
-        subprocess.run([sys.executable, "-c", code, seed], capture_output=True, text=True, check=True).stdout
-        for seed in ("0", "1", "0")
-    )
-    assert first != second
-    assert first == again

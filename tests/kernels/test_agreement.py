@@ -457,18 +457,19 @@ def test_a_window_that_is_no_part_is_refused(back_end, window, message):
 @each_way
 @pytest.mark.parametrize("inputs", [5, 96, 130])
 def test_examples_from_a_number_on_have_the_masks_of_that_number_on(back_end, law, inputs):
-    x, weight, g = (numbers(*shape, dtype=torch.float64) for shape in ((7, inputs), (3, inputs), (7, 3)))
-    rest = slice(4, None)
-    y = back_end.dropconnect(x, weight, SEED, law)
-    assert torch.equal(back_end.dropconnect(x[rest], weight, SEED, law, 4), y[rest])
-    by_x = back_end.dropconnect_input_gradient(g, weight, SEED, law)
-    assert torch.equal(back_end.dropconnect_input_gradient(g[rest], weight, SEED, law, 4), by_x[rest])
-    both = [
-        back_end.dropconnect_weight_gradient(g[part], x[part], SEED, law, part.start)
-        for part in (slice(0, 4), slice(4, 7))
-    ]
+    g, w, x = (numbers(*shape, dtype=torch.float64) for shape in ((7, 3), (3, inputs), (7, inputs)))
+
+    def contract(wanted, part, *first_example):
+        matrices = {"g": g[part], "w": w, "x": x[part]}
+        del matrices[wanted]
+        return back_end.dropconnect(wanted, matrices, SEED, law, *first_example)[0]
+
+    rest, every = slice(4, None), slice(None)
+    for wanted in "gx":
+        assert torch.equal(contract(wanted, rest, 4), contract(wanted, every)[rest])
     # A sum of seven terms, taken in two parts.
-    assert torch.allclose(sum(both), back_end.dropconnect_weight_gradient(g, x, SEED, law), rtol=0, atol=1e-13)
+    both = contract("w", slice(4)) + contract("w", rest, 4)
+    assert torch.allclose(both, contract("w", every), rtol=0, atol=1e-13)
 
 
 # As layers see it.

@@ -61,11 +61,8 @@ def test_thresholds_are_those_of_the_reference(emulated):
 @pytest.mark.parametrize("law", [UNIFORM, WAYS["coin"], WAYS["rare"]], ids=str)
 @pytest.mark.parametrize("inputs", [1, 96, 100, 784])
 def test_dropconnect_is_that_of_the_reference(emulated, law, inputs):
-    x, weight, gradient = numbers(3, inputs), numbers(5, inputs, seed=1), numbers(3, 5, seed=2)
-    for name, left, right in [
-        ("dropconnect", x, weight),
-        ("dropconnect_input_gradient", gradient, weight),
-        ("dropconnect_weight_gradient", gradient, x),
-    ]:
-        got, expected = (getattr(module, name)(left, right, SEED, law) for module in (native, reference))
+    matrices = {"g": numbers(3, 5, seed=2), "w": numbers(5, inputs, seed=1), "x": numbers(3, inputs)}
+    for wanted in matrices:
+        taken = {name: matrix for name, matrix in matrices.items() if name != wanted}
+        got, expected = (module.dropconnect(wanted, taken, SEED, law) for module in (native, reference))
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)

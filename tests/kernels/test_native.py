@@ -168,24 +168,18 @@ def test_tensors_without_memory_do_not_crash():
 # The other operators.
 
 
-CONTRACTIONS = ["dropconnect", "dropconnect_input_gradient", "dropconnect_weight_gradient"]
-
-
-def operands(name: str, examples: int, outputs: int, inputs: int, make) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """The two operands of a contraction, and over how many terms it sums."""
-    shapes = {"x": (examples, inputs), "weight": (outputs, inputs), "gradient": (examples, outputs)}
-    first, second, terms = {
-        "dropconnect": ("x", "weight", inputs),
-        "dropconnect_input_gradient": ("gradient", "weight", outputs),
-        "dropconnect_weight_gradient": ("gradient", "x", examples),
-    }[name]
-    return make(*shapes[first]), make(*shapes[second]), terms
+def operands(wanted: str, examples: int, outputs: int, inputs: int, make) -> tuple[dict[str, torch.Tensor], int]:
+    """The matrices that a contraction takes, and over how many terms it sums."""
+    sizes = {"n": examples, "o": outputs, "i": inputs}
+    taken = {name: axes for name, axes in reference.AXES.items() if name != wanted}
+    (summed,) = sizes.keys() - set(reference.AXES[wanted])
+    return {name: make(*(sizes[axis] for axis in axes)) for name, axes in taken.items()}, sizes[summed]
 
 
 @each_set
 @fuzzed
 @given(
-    name=st.sampled_from(CONTRACTIONS),
+    wanted=st.sampled_from("gwx"),
     examples=st.sampled_from([0, 1, 2, 3, 7, 33]),
     outputs=st.sampled_from([0, 1, 5, 8, 9, 17]),
     inputs=st.sampled_from([0, 1, 15, 16, 17, 31, 63, 64, 65, 127, 129, 511, 512, 513]),
@@ -193,19 +187,19 @@ def operands(name: str, examples: int, outputs: int, inputs: int, make) -> tuple
     dtype=st.sampled_from(DTYPES),
     transposed=st.booleans(),
 )
-def test_dropconnect_agrees(instructions, name, examples, outputs, inputs, law, dtype, transposed):
+def test_dropconnect_agrees(instructions, wanted, examples, outputs, inputs, law, dtype, transposed):
     def make(rows, columns):
         return numbers(columns, rows, dtype=dtype, seed=rows).t() if transposed else numbers(rows, columns, dtype=dtype)
 
-    left, right, terms = operands(name, examples, outputs, inputs, make)
-    run = getattr(reference, name)
-    exact = run(left.double(), right.double(), SEED, law)
-    # The sizes of the terms, added up: with their masks, and without.
-    sizes = run(left.double().abs(), right.double().abs(), SEED, ALL_ONES)
+    matrices, terms = operands(wanted, examples, outputs, inputs, make)
+    wide = {name: matrix.double() for name, matrix in matrices.items()}
+    (exact,) = reference.dropconnect(wanted, wide, SEED, law)
+    # The sizes of the terms, added up without their masks.
+    (sizes,) = reference.dropconnect(wanted, {name: matrix.abs() for name, matrix in wide.items()}, SEED, ALL_ONES)
     # A term takes three roundings (the mask value, two products) and a sum as many as it has terms.
     unit = oracles.UNIT_ROUNDOFF[reference.compute_dtype(dtype)]
     error = sizes * (mask_error(law, dtype) + (terms + 4) * unit * largest(law) * abs(law.factor))
-    got = getattr(BackEnd(native, instructions), name)(left, right, SEED, law)
+    (got,) = BackEnd(native, instructions).dropconnect(wanted, matrices, SEED, law)
     assert_close(got, exact.to(dtype), error)
 
 
@@ -225,10 +219,10 @@ def test_both_gradients_from_one_draw_agree_with_one_by_one(
     g, w, x = (numbers(*shape, dtype=dtype) for shape in ((examples, outputs), (outputs, inputs), (examples, inputs)))
     arguments = (SEED, law, first_example)
     back_end = BackEnd(native, instructions)
-    by_x, by_weight = back_end.dropconnect_gradients(g, w, x, *arguments)
-    assert_same_bits(by_weight, back_end.dropconnect_weight_gradient(g, x, *arguments))
-    expected = back_end.dropconnect_input_gradient(g, w, *arguments)
-    sizes = back_end.dropconnect_input_gradient(g.double().abs(), w.double().abs(), SEED, ALL_ONES)
+    by_x, by_weight = back_end.dropconnect("xw", {"g": g, "w": w, "x": x}, *arguments)
+    assert_same_bits(by_weight, *back_end.dropconnect("w", {"g": g, "x": x}, *arguments))
+    (expected,) = back_end.dropconnect("x", {"g": g, "w": w}, *arguments)
+    (sizes,) = back_end.dropconnect("x", {"g": g.double().abs(), "w": w.double().abs()}, SEED, ALL_ONES)
     # The same terms, added up in another order.
     unit = oracles.UNIT_ROUNDOFF[reference.compute_dtype(dtype)]
     assert_close(by_x, expected, 2 * (outputs + 4) * unit * sizes * largest(law))
@@ -239,12 +233,12 @@ def test_both_gradients_from_one_draw_agree_with_one_by_one(
 def test_both_gradients_do_not_depend_on_how_the_work_is_split(instructions, team_size):
     # More examples than are done at a time.
     g, w, x = numbers(700, 70), numbers(70, 97, seed=1), numbers(700, 97, seed=2)
-    arguments = (g, w, x, SEED, WAYS["gaussian"])
+    arguments = ("xw", {"g": g, "w": w, "x": x}, SEED, WAYS["gaussian"])
     with native.use_instructions(instructions):
         with threads(1):
-            alone = native.dropconnect_gradients(*arguments)
+            alone = native.dropconnect(*arguments)
         with team(team_size) as calls, threads(2):
-            split = native.dropconnect_gradients(*arguments)
+            split = native.dropconnect(*arguments)
     assert len(calls) > 2  # a round takes two at most
     for one, other in zip(alone, split):
         assert_same_bits(one, other)
@@ -253,15 +247,14 @@ def test_both_gradients_do_not_depend_on_how_the_work_is_split(instructions, tea
 @each_set
 @each_dtype
 @pytest.mark.parametrize("keep", [0.5, 0.75, 0.3])
-@pytest.mark.parametrize("name", CONTRACTIONS)
-def test_dropconnect_of_small_whole_numbers_is_exact(instructions, name, keep, dtype):
+@pytest.mark.parametrize("wanted", reference.AXES)
+def test_dropconnect_of_small_whole_numbers_is_exact(instructions, wanted, keep, dtype):
     def make(rows, columns):
         return (numbers(rows, columns, seed=rows).round().clamp(-1, 1)).to(dtype)
 
-    left, right, _ = operands(name, 11, 19, 200, make)
-    arguments = (left, right, SEED, KernelLaw("bernoulli", (keep,), 1.0))
+    arguments = (wanted, operands(wanted, 11, 19, 200, make)[0], SEED, KernelLaw("bernoulli", (keep,), 1.0))
     with native.use_instructions(instructions):
-        assert torch.equal(getattr(native, name)(*arguments), getattr(reference, name)(*arguments))
+        assert torch.equal(*native.dropconnect(*arguments), *reference.dropconnect(*arguments))
 
 
 # Threads.
@@ -277,9 +270,9 @@ def large_calls(dtype: torch.dtype) -> dict[str, torch.Tensor]:
         results[f"strided {law}"] = native.dropout(torch.stack([x, x], 1)[:, 1], *arguments, [], 0)
         results[f"transposed {law}"] = native.dropout(x[:70_000].view(350, 200).t(), *arguments, [], 0)
         results[f"shared {law}"] = native.dropout(x[:70_000].view(7, 100, 100), *arguments, [1], 0)
-        for name in CONTRACTIONS:
-            left, right, _ = operands(name, 37, 29, 131, lambda *shape: numbers(*shape, dtype=dtype, seed=shape[0]))
-            results[f"{name} {law}"] = getattr(native, name)(left, right, *arguments)
+        for wanted in reference.AXES:
+            matrices, _ = operands(wanted, 37, 29, 131, lambda *shape: numbers(*shape, dtype=dtype, seed=shape[0]))
+            (results[f"{wanted} {law}"],) = native.dropconnect(wanted, matrices, *arguments)
     results["keep_where"] = native.keep_where(x, SEED, numbers(70_001, dtype=dtype, seed=1).sigmoid(), [])
     return results
 

@@ -11,7 +11,7 @@ import contdrop as cd
 from conformance import fixed
 from contdrop import kernels
 from contdrop.functional import linear
-from contdrop.kernels import native, ops, reference
+from contdrop.kernels import native, ops
 from contdrop.laws import KernelLaw
 
 SEED = torch.tensor(1234567890123456789)
@@ -163,18 +163,6 @@ def test_vmap_of_an_empty_batch(randomness, training):
         assert y.shape == (0, *shape[:-1], 3)
 
 
-def test_streams_of_one_seed_are_independent():
-    n = 100_000
-    draws = [reference.uniforms(reference.elements(SEED, 0, n, 21, stream), torch.float64) for stream in (0, 1, 2)]
-    correlations = torch.corrcoef(torch.stack(draws))
-    assert (correlations - torch.eye(3)).abs().max() < 5 / n**0.5
-
-
-def test_meta_tensors_only_carry_shapes():
-    x = torch.empty(3, 4, device="meta")
-    assert kernels.ops.dropout(x, SEED, GAUSSIAN, [], 0).shape == (3, 4)
-
-
 @pytest.mark.parametrize(
     ("name", "shorter"),
     [
@@ -193,18 +181,22 @@ def test_native_dropconnect_refuses_what_it_would_read_or_write_beyond_the_end_o
 
 
 def test_gradients_of_dropconnect_are_of_matrices_of_one_type():
-    gradient, weight, x = fixed(4, 3), fixed(3, 6, seed=1), fixed(4, 6, seed=2)
+    matrices = {"g": fixed(4, 3), "w": fixed(3, 6, seed=1), "x": fixed(4, 6, seed=2).float()}
     with (
         kernels.use_backend("native"),
         pytest.raises(RuntimeError, match=r"expected matrices of one type, got torch.float64 and torch.float64 and"),
     ):
-        native.dropconnect_gradients(gradient, weight, x.float(), SEED, GAUSSIAN)
+        native.dropconnect("xw", matrices, SEED, GAUSSIAN)
 
 
-@pytest.mark.parametrize("name", ["keep_where", "dropconnect", "input-gradient", "weight-gradient"])
-def test_native_kernels_refuse_another_device(name):
-    op, arguments = ARGUMENTS[name]
-    place = 2 if name == "keep_where" else 1
-    rest = arguments[place + 1 :] if place == 2 else (SEED, GAUSSIAN)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: native.keep_where(fixed(4, 6), SEED, x, []),
+        lambda x: native.dropconnect("g", {"w": fixed(3, 6), "x": x}, SEED, GAUSSIAN),
+        lambda x: native.dropconnect("w", {"g": fixed(4, 3), "x": x}, SEED, GAUSSIAN),
+    ],
+)
+def test_native_kernels_refuse_another_device(call):
     with pytest.raises(RuntimeError, match="every tensor on the cpu, got one on meta"):
-        getattr(native, op._opname)(*arguments[:place], arguments[place].to("meta"), *rest)
+        call(fixed(4, 6).to("meta"))

@@ -278,15 +278,6 @@ def test_certain_coins_never_differ(keep, value):
     assert mask.tolist() == [value, value]
 
 
-def test_rounding_of_keep_is_seen_by_nobody():
-    """A keep of 21 bits is off by so little that 10^11 draws miss it by a standard error."""
-    for keep in (1 / 64 + 2.0**-22, 0.3, 0.9):
-        bits, threshold = reference.bernoulli_bits(keep)
-        error = abs(threshold / 2**bits - keep)
-        assert error <= 2.0**-22
-        assert error < math.sqrt(keep * (1 - keep) / 1e11)
-
-
 @each_law
 @each_dtype
 def test_mask_values_match_the_oracle(kind, params, dtype):
@@ -442,22 +433,25 @@ def oracle_example_masks(examples, outputs, inputs, seed, kind, params, dtype) -
 
 def assert_dropconnect(kind, params, dtype, examples=3, outputs=2, inputs=17, seed=2**40 + 1, scale=1.5) -> None:
     """Checks the forward pass and both gradients against einsums over the oracle's masks."""
-    x = fixed(examples, inputs, dtype=dtype, seed=1)
-    weight = fixed(outputs, inputs, dtype=dtype, seed=2)
-    gradient = fixed(examples, outputs, dtype=dtype, seed=3)
+    shapes = {"x": (examples, inputs), "w": (outputs, inputs), "g": (examples, outputs)}
+    matrices = {name: fixed(*shape, dtype=dtype, seed=seed) for seed, (name, shape) in enumerate(shapes.items(), 1)}
     mask = oracle_example_masks(examples, outputs, inputs, seed, kind, params, dtype) * scale
     error = oracles.mask_tolerance(kind, params, dtype) * scale
-    law = (torch.tensor(seed), KernelLaw(kind, params, scale))
-    for got, formula, left, right in [
-        (reference.dropconnect(x, weight, *law), "noi,ni,oi->no", x, weight),
-        (reference.dropconnect_input_gradient(gradient, weight, *law), "noi,no,oi->ni", gradient, weight),
-        (reference.dropconnect_weight_gradient(gradient, x, *law), "noi,no,ni->oi", gradient, x),
-    ]:
-        expected = torch.einsum(formula, mask, left.double(), right.double())
+    for wanted, left, right, formula in (
+        ("g", "w", "x", "oi,ni->no"),
+        ("x", "g", "w", "no,oi->ni"),
+        ("w", "g", "x", "no,ni->oi"),
+    ):
+        taken = {left: matrices[left], right: matrices[right]}
+        (got,) = reference.dropconnect(wanted, taken, torch.tensor(seed), KernelLaw(kind, params, scale))
+        wide = [matrix.double() for matrix in taken.values()]
+        expected = torch.einsum(f"noi,{formula}", mask, *wide)
         # A sum of k products of four numbers takes up to k + 4 roundings of the sum of their sizes.
         terms = max(examples, outputs, inputs) + 4
-        sizes = torch.einsum(formula, mask.abs() + error, left.double().abs(), right.double().abs())
-        errors = torch.einsum(formula, torch.full_like(mask, error), left.double().abs(), right.double().abs())
+        sizes, errors = (
+            torch.einsum(f"noi,{formula}", each, *map(torch.abs, wide))
+            for each in (mask.abs() + error, torch.full_like(mask, error))
+        )
         assert_close(got, expected, errors + terms * wide_unit(dtype) * sizes, dtype)
 
 
@@ -490,7 +484,7 @@ def test_dropconnect_does_not_depend_on_the_chunk(kind, params, chunk, monkeypat
 
 def test_dropconnect_materialises_no_more_than_a_chunk(monkeypatch):
     monkeypatch.setattr(reference, "_CHUNK", 2 * 3 * 96)  # two examples of 3 x 17 masks at a pitch of 96
-    like = torch.empty(0, dtype=torch.float32)
-    parts = list(reference._example_masks(5, torch.Size((3, 17)), torch.tensor(1), UNIFORM, 0, like))
+    sizes, like = {"n": 5, "o": 3, "i": 17}, torch.empty(0, dtype=torch.float32)
+    parts = list(reference._example_masks(sizes, torch.tensor(1), UNIFORM, 0, like))
     assert [(part.start, part.stop) for part, _ in parts] == [(0, 2), (2, 4), (4, 5)]
     assert [mask.shape for _, mask in parts] == [(2, 3, 17), (2, 3, 17), (1, 3, 17)]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,7 +41,8 @@ keep_where: Any = torch.ops.contdrop.keep_where.default
 dropconnect_operator: Any = torch.ops.contdrop.dropconnect.default
 _input_gradient: Any = torch.ops.contdrop.dropconnect_input_gradient.default
 _weight_gradient: Any = torch.ops.contdrop.dropconnect_weight_gradient.default
-# The operators of DropConnect by the matrix that they compute: x, the weight w or the gradient g by the output.
+# The operators of DropConnect by the matrix that they compute, and the matrices that they take; see
+# :func:`contdrop.kernels.reference.dropconnect`.
 _CONTRACTIONS = {
     "g": (dropconnect_operator, "x", "w"),
     "x": (_input_gradient, "g", "w"),
@@ -107,7 +109,7 @@ class Bilinear(private.OneLevelFunction):
         both_needed = ctx.op is dropconnect_operator and all(ctx.needs_input_grad[1:3])
         # Both from one draw of the masks, unless something observes the operation, be it a second derivative.
         if both_needed and not torch.is_grad_enabled() and all(map(_is_plain, (cotangent, left, right))):
-            both = _kernel("dropconnect_gradients", 4)(cotangent, right, left, seed, *ctx.law)
+            both = _contract("xw", None, {"g": cotangent, "w": right, "x": left}, seed, *ctx.law)
             return None, *both, None, *(None for _ in ctx.law)
         computed, taken = next((name, taken) for name, (op, *taken) in _CONTRACTIONS.items() if op is ctx.op)
         matrices = dict(zip((*taken, computed), (left, right, cotangent)))
@@ -165,31 +167,43 @@ def dropout(x: Tensor, seed: Tensor, law: KernelLaw | Tensor, *arguments: Any) -
     return backends.for_device(x.device.type).dropout(x, seed, law, *arguments)
 
 
-def _kernel(name: str, place: int | None, module: Any = None) -> Callable[..., Any]:
-    """Return a back end's function that takes the law, its argument number ``place``, as a tensor.
-
-    The back end is that of the first argument's device if no module is given.
-    """
-
-    def kernel(*args: Any) -> Any:
-        if place is not None:
-            args = (*args[:place], KernelLaw.of_tensor(args[place]), *args[place + 1 :])
-        return getattr(module or backends.for_device(args[0].device.type), name)(*args)
-
-    return kernel
+# Kernels of the operators, which take the law as a tensor. The back end is that of the device if no module is given.
 
 
-for _name, _place, _function, _fake in (
-    ("dropout", 2, Linear, lambda x, *_: torch.empty_like(x)),
-    ("keep_where", None, Linear, lambda x, *_: torch.empty_like(x)),
-    ("dropconnect", 3, Bilinear, lambda x, weight, *_: x.new_empty(x.shape[0], weight.shape[0])),
-    ("dropconnect_input_gradient", 3, Bilinear, lambda g, weight, *_: g.new_empty(g.shape[0], weight.shape[1])),
-    ("dropconnect_weight_gradient", 3, Bilinear, lambda g, x, *_: x.new_empty(g.shape[1], x.shape[1])),
-):
-    _op = getattr(torch.ops.contdrop, _name).default
-    LIBRARY.impl(_op, _kernel(_name, _place), "CompositeExplicitAutograd")
-    LIBRARY.impl(_op, autograd_kernel(_function, _op, _kernel(_name, _place, reference)), "Autograd")
-    torch.library.register_fake(_op, _fake, lib=LIBRARY)
+def _elementwise(name: str, module: Any, x: Tensor, seed: Tensor, by: Tensor, *rest: Any) -> Tensor:
+    function = getattr(module or backends.for_device(x.device.type), name)
+    result: Tensor = function(x, seed, KernelLaw.of_tensor(by) if name == "dropout" else by, *rest)
+    return result
+
+
+def _contraction(wanted: str, module: Any, left: Tensor, right: Tensor, *rest: Any) -> Tensor:
+    matrices = dict(sorted(zip(_CONTRACTIONS[wanted][1:], (left, right))))
+    return _contract(wanted, module, matrices, *rest)[0]
+
+
+def _contract(
+    wanted: str, module: Any, matrices: dict[str, Tensor], seed: Tensor, law: Tensor, first_example: int = 0
+) -> list[Tensor]:
+    module = module or backends.for_device(next(iter(matrices.values())).device.type)
+    results: list[Tensor] = module.dropconnect(wanted, matrices, seed, KernelLaw.of_tensor(law), first_example)
+    return results
+
+
+def _contraction_shape(wanted: str, left: Tensor, right: Tensor, *_: Any) -> Tensor:
+    sizes = reference.sizes_of(dict(zip(_CONTRACTIONS[wanted][1:], (left, right))))
+    return left.new_empty([sizes[axis] for axis in reference.AXES[wanted]])
+
+
+def _register(op: Any, function: type[torch.autograd.Function], kernel: Any, fake: Callable[..., Tensor]) -> None:
+    LIBRARY.impl(op, partial(kernel, None), "CompositeExplicitAutograd")
+    LIBRARY.impl(op, autograd_kernel(function, op, partial(kernel, reference)), "Autograd")
+    torch.library.register_fake(op, fake, lib=LIBRARY)
+
+
+for _name, _op in (("dropout", dropout_operator), ("keep_where", keep_where)):
+    _register(_op, Linear, partial(_elementwise, _name), lambda x, *_: torch.empty_like(x))
+for _wanted, (_op, *_) in _CONTRACTIONS.items():
+    _register(_op, Bilinear, partial(_contraction, _wanted), partial(_contraction_shape, _wanted))
 
 
 @functools.lru_cache(maxsize=256)

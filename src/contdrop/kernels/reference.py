@@ -44,7 +44,7 @@ sixteen words, for fields. So no row begins in the middle of what a vector unit 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -59,6 +59,9 @@ STREAM_BIAS = 1  # mask values of a bias beside masked weights
 STREAM_NORMAL = 2  # standard normal numbers
 
 NUMBER_BITS = 21  # of the elements that are numbers, not fields of a word
+
+# Matrices of per-example DropConnect by letter, and their axes: examples n, outputs o, inputs i.
+AXES = {"g": "no", "w": "oi", "x": "ni"}
 
 _LOW_32 = 0xFFFFFFFF
 # Bernoulli laws that are rarer than this are resolved to 32 bits.
@@ -237,11 +240,16 @@ def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int]
     return multiply(x, (u < keep).to(u.dtype))
 
 
+def sizes_of(matrices: Mapping[str, Tensor]) -> dict[str, int]:
+    """Return the numbers of examples n, outputs o and inputs i; see :func:`dropconnect`."""
+    return {axis: size for name, matrix in matrices.items() for axis, size in zip(AXES[name], matrix.shape)}
+
+
 def _example_masks(
-    examples: int, weight_shape: torch.Size, seed: Tensor, law: KernelLaw, first_example: int, like: Tensor
+    sizes: Mapping[str, int], seed: Tensor, law: KernelLaw, first_example: int, like: Tensor
 ) -> Iterator[tuple[slice, Tensor]]:
     """Yield slices of the examples, numbered from first_example on, and their masks [n, out, in]."""
-    outputs, inputs = weight_shape
+    examples, outputs, inputs = (sizes[axis] for axis in "noi")
     bits = bits_per_element(law)
     row = pitch(inputs, bits)
     per_example = outputs * row
@@ -254,42 +262,32 @@ def _example_masks(
         yield slice(start, stop), mask_values(mask, law, like.dtype)
 
 
-def dropconnect(x: Tensor, weight: Tensor, seed: Tensor, law: KernelLaw, first_example: int = 0) -> Tensor:
-    """Return y[n, o] = sum over i of mask[first_example + n, o, i] weight[o, i] x[n, i]."""
-    wide = compute_dtype(x.dtype)
-    result = x.new_empty(x.shape[0], weight.shape[0])
-    for part, mask in _example_masks(x.shape[0], weight.shape, seed, law, first_example, x):
-        result[part] = torch.bmm(mask.mul_(weight), x[part, :, None].to(wide)).squeeze(2)
-    return result
+def dropconnect(
+    wanted: str, matrices: Mapping[str, Tensor], seed: Tensor, law: KernelLaw, first_example: int = 0
+) -> list[Tensor]:
+    """Return derivatives of T = sum of mask[first_example + n, o, i] g[n, o] w[o, i] x[n, i] over all n, o and i.
 
+    The derivative by g is the output of DropConnect; with the gradient of that as g, the others are its gradients.
 
-def dropconnect_input_gradient(
-    gradient: Tensor, weight: Tensor, seed: Tensor, law: KernelLaw, first_example: int = 0
-) -> Tensor:
-    """Return the gradient by x of sum(gradient * y): sum over o of mask[n, o, i] weight[o, i] gradient[n, o]."""
-    wide = compute_dtype(gradient.dtype)
-    result = gradient.new_empty(gradient.shape[0], weight.shape[1])
-    for part, mask in _example_masks(gradient.shape[0], weight.shape, seed, law, first_example, gradient):
-        result[part] = torch.bmm(gradient[part, None, :].to(wide), mask.mul_(weight)).squeeze(1)
-    return result
-
-
-def dropconnect_weight_gradient(
-    gradient: Tensor, x: Tensor, seed: Tensor, law: KernelLaw, first_example: int = 0
-) -> Tensor:
-    """Return the gradient by weight of sum(gradient * y): sum over n of mask[n, o, i] gradient[n, o] x[n, i]."""
-    wide = compute_dtype(x.dtype)
-    shape = torch.Size((gradient.shape[1], x.shape[1]))
-    result = torch.zeros(shape, dtype=wide, device=x.device)
-    for part, mask in _example_masks(x.shape[0], shape, seed, law, first_example, x):
-        outer = gradient[part, :, None].to(wide) * x[part, None, :].to(wide)
-        result += mask.mul_(outer).sum(0)
-    return result.to(x.dtype)
-
-
-def dropconnect_gradients(
-    gradient: Tensor, weight: Tensor, x: Tensor, seed: Tensor, law: KernelLaw, first_example: int = 0
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients by x and by weight; a back end may draw the masks once for both."""
-    by_x = dropconnect_input_gradient(gradient, weight, seed, law, first_example)
-    return by_x, dropconnect_weight_gradient(gradient, x, seed, law, first_example)
+    Args:
+        wanted: Letters of the matrices to differentiate by: "g", "x", "w", or "xw", for which the masks may be drawn
+            once.
+        matrices: Those that the derivatives depend on, by letter, in the order g, w, x and of one type.
+        seed: Seed of the masks.
+        law: Their law.
+        first_example: Number of the first example.
+    """
+    sizes, like = sizes_of(matrices), next(iter(matrices.values()))
+    results = []
+    for name in wanted:
+        result = like.new_zeros([sizes[axis] for axis in AXES[name]], dtype=compute_dtype(like.dtype))
+        for part, mask in _example_masks(sizes, seed, law, first_example, like):
+            rows = {letter: matrices[letter][part].to(mask.dtype) for letter in "gx" if letter in matrices}
+            if name == "g":
+                result[part] = torch.bmm(mask.mul_(matrices["w"]), rows["x"].unsqueeze(2)).squeeze(2)
+            elif name == "x":
+                result[part] = torch.bmm(rows["g"].unsqueeze(1), mask.mul_(matrices["w"])).squeeze(1)
+            else:
+                result += mask.mul_(rows["g"].unsqueeze(2) * rows["x"].unsqueeze(1)).sum(0)
+        results.append(result.to(like.dtype))
+    return results

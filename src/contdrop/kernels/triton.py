@@ -38,9 +38,6 @@ from torch.torch_version import TorchVersion
 from ..laws import KernelLaw, check_kind
 from . import reference
 from .reference import dropconnect as dropconnect
-from .reference import dropconnect_gradients as dropconnect_gradients
-from .reference import dropconnect_input_gradient as dropconnect_input_gradient
-from .reference import dropconnect_weight_gradient as dropconnect_weight_gradient
 
 # Older ones take no tuples as arguments of kernels.
 if TorchVersion(triton.__version__) < "3.3":

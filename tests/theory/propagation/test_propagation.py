@@ -596,44 +596,10 @@ GATE = module("Gate", lambda self, x: self.drop(x.relu(), x), drop=cd.AdaptiveDr
 WIDER = module("Wider", lambda self, x: x + self.shift, shift=nn.Parameter(torch.ones(5)))
 IN_PLACE = module("InPlace", in_place, relu=nn.ReLU(inplace=True))
 METHOD = module("Method", in_place_method, dropout=cd.UniformDropout())
-REFUSED = """
-refuse(nn.Sequential(nn.Sequential(nn.GELU())), 1, 3)
-refuse(nn.Sequential(GATE), 1, 3)
-refuse(nn.Sequential(nn.ReLU(), nn.Softmax(1)), 1, 3)
-refuse(nn.Sequential(nn.AlphaDropout()), 1, 3)
-refuse(module("Pair", lambda self, x: (x, x)), 1, 3)
-refuse(module("Square", lambda self, x: x * x), 1, 3)
-refuse(module("Ratio", lambda self, x: x / x), 1, 3)
-refuse(module("ByKeyword", lambda self, x: torch.relu(input=x)), 1, 3)
-refuse(module("TwoInputs", lambda self, x, y: x + y), 1, 3)
-refuse(nn.Sequential(replaced(nn.Linear(3, 3)), cd.GaussianDropout(0.3), nn.ReLU()), 1, 3)
-refuse(nn.Sequential(nn.Linear(3, 3), replaced(cd.GaussianDropout(0.3)), nn.ReLU()), 1, 3)
-refuse(nn.Sequential(nn.Linear(3, 3), cd.GaussianDropout(0.3), replaced(nn.ReLU())), 1, 3)
-refuse(nn.Sequential(hooked(nn.Linear(3, 4)), cd.GaussianDropout(0.3)), 2, 3)
-refuse(WIDER, 2, 1)
-refuse(IN_PLACE, 1, 3)
-refuse(METHOD, 1, 2)
-refuse(nn.Sequential(nn.BatchNorm1d(3)), 1, 3)
-refuse(nn.BatchNorm1d(3, track_running_stats=False).eval(), 1, 3)
-refuse(nn.BatchNorm1d(3).eval(), 1, 4)
-refuse(nn.MaxPool2d(2), 1, 3)
-refuse(nn.Conv2d(3, 2, 1), 3, 2, 2)
-refuse(nn.MaxPool2d(2, return_indices=True), 1, 1, 2, 2)
-refuse(nn.Conv2d(1, 1, 3, 1, 1, padding_mode="circular"), 1, 1, 3, 3)
-refuse(nn.Flatten(0), 2, 3)
-refuse(cd.Dropout(cd.Uniform(), shared_axes=(4,)), 2, 3)
-refuse(functions(shape=(-1, 2, 1, 1)), 1, 2, 4, 4)
-refuse(torch.relu, 1, 3)
-refuse(nn.ReLU(), x="text")
-refuse(nn.ReLU(), 3)
-refuse(nn.ReLU(), 0, 3)
-refuse(nn.ReLU(), x=torch.full((1, 3), math.nan))
-refuse(nn.ReLU(), 1, 3, covariance="dense")
-"""
 
 
 def test_refusals(code_refusals):
-    code_refusals("propagation_refusals", REFUSED, globals())
+    code_refusals("propagation_refusals", globals())
 
 
 @pytest.mark.parametrize(

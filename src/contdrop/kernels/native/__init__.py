@@ -101,49 +101,21 @@ def keep_where(x: Tensor, seed: Tensor, keep: Tensor, shared_axes: Sequence[int]
     return out
 
 
-def dropconnect(x: Tensor, weight: Tensor, seed: Tensor, law: KernelLaw, first_example: int = 0) -> Tensor:
-    sizes = (x.shape[0], *weight.shape)
-    return _contract("g", {"w": weight, "x": x}, sizes, seed, law, first_example)[0]
-
-
-def dropconnect_input_gradient(
-    gradient: Tensor, weight: Tensor, seed: Tensor, law: KernelLaw, first_example: int = 0
-) -> Tensor:
-    sizes = (gradient.shape[0], *weight.shape)
-    return _contract("x", {"g": gradient, "w": weight}, sizes, seed, law, first_example)[0]
-
-
-def dropconnect_weight_gradient(
-    gradient: Tensor, x: Tensor, seed: Tensor, law: KernelLaw, first_example: int = 0
-) -> Tensor:
-    sizes = (*gradient.shape, x.shape[1])
-    return _contract("w", {"g": gradient, "x": x}, sizes, seed, law, first_example)[0]
-
-
-def dropconnect_gradients(
-    gradient: Tensor, weight: Tensor, x: Tensor, seed: Tensor, law: KernelLaw, first_example: int = 0
-) -> tuple[Tensor, Tensor]:
-    sizes = (gradient.shape[0], *weight.shape)
-    by_x, by_weight = _contract("xw", {"g": gradient, "w": weight, "x": x}, sizes, seed, law, first_example)
-    return by_x, by_weight
-
-
-def _contract(
-    wanted: str, given: Mapping[str, Tensor], sizes: Sequence[int], seed: Tensor, law: KernelLaw, first_example: int
+def dropconnect(
+    wanted: str, matrices: Mapping[str, Tensor], seed: Tensor, law: KernelLaw, first_example: int = 0
 ) -> list[Tensor]:
-    """Compute the wanted matrices; sizes are the numbers of examples, outputs and inputs."""
-    examples, outputs, inputs = sizes
-    shapes = {"g": (examples, outputs), "w": (outputs, inputs), "x": (examples, inputs)}
-    dtype = next(iter(given.values())).dtype
+    sizes = reference.sizes_of(matrices)
+    shapes = {name: tuple(sizes[axis] for axis in axes) for name, axes in reference.AXES.items()}
+    dtype = next(iter(matrices.values())).dtype
     # The kernel takes addresses and would exceed the memory of matrices that do not fit.
-    if any(matrix.dtype != dtype for matrix in given.values()):
-        types = " and ".join(str(matrix.dtype) for matrix in given.values())
+    if any(matrix.dtype != dtype for matrix in matrices.values()):
+        types = " and ".join(str(matrix.dtype) for matrix in matrices.values())
         raise RuntimeError(f"dropconnect: expected matrices of one type, got {types}")
-    if any(matrix.shape != shapes[name] for name, matrix in given.items()):
-        got = " and ".join(str(tuple(matrix.shape)) for matrix in given.values())
+    if any(matrix.shape != shapes[name] for name, matrix in matrices.items()):
+        got = " and ".join(str(tuple(matrix.shape)) for matrix in matrices.values())
         raise RuntimeError(f"dropconnect: expected matrices whose sizes fit together, got {got}")
     wide = reference.compute_dtype(dtype)
-    operands = {name: _in_memory(matrix.to(wide)).contiguous() for name, matrix in given.items()}
+    operands = {name: _in_memory(matrix.to(wide)).contiguous() for name, matrix in matrices.items()}
     results = [torch.empty(shapes[name], dtype=wide, device="cpu") for name in wanted]
     prepared = prepare(*law[:3])
     call = DropConnect(
@@ -152,8 +124,8 @@ def _contract(
         results[1].data_ptr() if len(results) > 1 else None,
         TYPES[wide],
         CONTRACTIONS[wanted],
-        *sizes,
-        reference.pitch(inputs, prepared.bits),
+        *(sizes[axis] for axis in "noi"),
+        reference.pitch(sizes["i"], prepared.bits),
         first_example,
         seed.item(),
         reference.STREAM_MASK,

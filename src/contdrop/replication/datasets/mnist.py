@@ -8,6 +8,7 @@ each in four bytes (http://yann.lecun.com/exdb/mnist).
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import math
 import os
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._files import TEMPORARY, reading, replacing
-from ...errors import UserError, nearest
+from ...errors import UserError
 from . import download
 from .dataset import File, FileSource, Images, Labels, published
 from .download import DownloadProgress
@@ -153,9 +154,9 @@ class IdxSource(FileSource):
             if stray.endswith((TEMPORARY, ".part")):  # half of a file
                 continue
             stem, gz, _ = stray.lower().partition(".gz")
-            meant = nearest(re.sub(r"[^a-z0-9]+", "-", stem), plain, cutoff=0.6)
-            if meant and plain[meant]:
-                found[stray] = meant + gz
+            for meant in difflib.get_close_matches(re.sub(r"[^a-z0-9]+", "-", stem), plain, n=1):
+                if plain[meant]:
+                    found[stray] = meant + gz
         return found
 
     def _misplaced(self, missing: tuple[str, ...], directory: pathlib.Path) -> list[pathlib.Path]:

@@ -184,28 +184,10 @@ def _expect_axes(x: GaussianMoments, axes: int) -> None:
 
 def function(target: Any, args: Sequence[Any], kwargs: dict[str, Any], full: bool) -> PropagatedLayer:
     """Evaluate a function or method of one activation and constants."""
-    if sum(isinstance(each, GaussianMoments) for each in args) != 1:
+    random = [isinstance(each, GaussianMoments) for each in args]
+    if target not in _FUNCTIONS or sum(random) != 1 or not (random[0] or target in _PRODUCTS):
         raise unsupported()
-    x, rest = args[0], args[1:]
-    if target in _PRODUCTS and len(args) == 2 and not kwargs:
-        x, factor = (args[0], args[1]) if isinstance(args[0], GaussianMoments) else (args[1], args[0])
-        return scaling(x, factor)
-    if not isinstance(x, GaussianMoments):
-        raise unsupported()
-    if target in _QUOTIENTS and len(rest) == 1 and not kwargs:
-        return scaling(x, 1 / rest[0])
-    if target in _NEGATIVES:
-        return scaling(x, -1.0)
-    if target in _RESHAPES:
-        return reshaping(x, _RESHAPES[target](x.mean, *rest, **kwargs).shape)
-    if target in _MEANS:
-        return _mean(x, full, *rest, **kwargs)
-    if target in _MODULES:
-        module = _MODULES[target](*rest, **kwargs)
-        step = handler(module)
-        assert step is not None
-        return step(module, x, full)
-    raise unsupported()
+    return _FUNCTIONS[target](full, *args, **kwargs)
 
 
 def unsupported() -> NotImplementedError:
@@ -220,7 +202,11 @@ def shape(value: Any, dim: Any = None) -> Any:
     return value.mean.shape if dim in (None, "shape") else value.mean.shape[dim]
 
 
-def _mean(x: GaussianMoments, full: bool, dim: Any = None, keepdim: bool = False) -> PropagatedLayer:
+def _product(full: bool, a: Any, b: Any) -> PropagatedLayer:
+    return scaling(a, b) if isinstance(a, GaussianMoments) else scaling(b, a)
+
+
+def _mean(full: bool, x: GaussianMoments, dim: Any = None, keepdim: bool = False) -> PropagatedLayer:
     axes = sorted(axis % x.mean.dim() for axis in ([dim] if isinstance(dim, int) else dim or [0]))
     if 0 in axes:
         raise RefusedError("expected a mean over other axes than the batch")
@@ -228,26 +214,36 @@ def _mean(x: GaussianMoments, full: bool, dim: Any = None, keepdim: bool = False
     return affine(x, full, lambda t: t.mean(axes, keepdim), lambda t: t.mean(axes, keepdim) / count)
 
 
+def _reshape(function: Callable[..., Tensor]) -> Callable[..., PropagatedLayer]:
+    return lambda full, x, *rest, **options: reshaping(x, function(x.mean, *rest, **options).shape)
+
+
+def _layer(kind: type[torch.nn.Module]) -> Callable[..., PropagatedLayer]:
+    """Return the function that propagates through a layer of this class with a function's other arguments."""
+    return lambda full, x, *rest, **options: HANDLERS[kind](kind(*rest, **options), x, full)
+
+
 SUMS: dict[Any, float] = {
     **dict.fromkeys((operator.add, operator.iadd, torch.add, "add", "add_"), 1.0),
     **dict.fromkeys((operator.sub, operator.isub, torch.sub, "sub", "sub_"), -1.0),
 }
-_PRODUCTS = (operator.mul, operator.imul, torch.mul, "mul", "mul_")
-_QUOTIENTS = (operator.truediv, operator.itruediv, torch.div, "div", "div_")
-_NEGATIVES = (operator.neg, torch.neg, "neg")
-_MEANS = (torch.mean, "mean")
 SHAPES = (getattr, "size")
 RELUS = (torch.relu, F.relu, "relu", "relu_")
-_RESHAPES: dict[Any, Callable[..., Tensor]] = {
-    **dict.fromkeys((torch.flatten, "flatten"), torch.flatten),
-    **dict.fromkeys(("view", "reshape", torch.reshape), Tensor.reshape),
-    "contiguous": Tensor.contiguous,
-}
-_MODULES: dict[Any, Callable[..., torch.nn.Module]] = {
-    **dict.fromkeys(RELUS, torch.nn.ReLU),
-    **dict.fromkeys((torch.sigmoid, F.sigmoid, "sigmoid", "sigmoid_"), torch.nn.Sigmoid),
-    **dict.fromkeys((torch.tanh, F.tanh, "tanh", "tanh_"), torch.nn.Tanh),
-    F.max_pool2d: torch.nn.MaxPool2d,
-    F.avg_pool2d: torch.nn.AvgPool2d,
-    F.adaptive_avg_pool2d: torch.nn.AdaptiveAvgPool2d,
+_PRODUCTS = (operator.mul, operator.imul, torch.mul, "mul", "mul_")
+_FUNCTIONS: dict[Any, Callable[..., PropagatedLayer]] = {
+    **dict.fromkeys(_PRODUCTS, _product),
+    **dict.fromkeys(
+        (operator.truediv, operator.itruediv, torch.div, "div", "div_"), lambda full, x, by: scaling(x, 1 / by)
+    ),
+    **dict.fromkeys((operator.neg, torch.neg, "neg"), lambda full, x: scaling(x, -1.0)),
+    **dict.fromkeys((torch.mean, "mean"), _mean),
+    **dict.fromkeys((torch.flatten, "flatten"), _reshape(torch.flatten)),
+    **dict.fromkeys(("view", "reshape", torch.reshape), _reshape(Tensor.reshape)),
+    "contiguous": _reshape(Tensor.contiguous),
+    **dict.fromkeys(RELUS, _layer(torch.nn.ReLU)),
+    **dict.fromkeys((torch.sigmoid, F.sigmoid, "sigmoid", "sigmoid_"), _layer(torch.nn.Sigmoid)),
+    **dict.fromkeys((torch.tanh, F.tanh, "tanh", "tanh_"), _layer(torch.nn.Tanh)),
+    F.max_pool2d: _layer(torch.nn.MaxPool2d),
+    F.avg_pool2d: _layer(torch.nn.AvgPool2d),
+    F.adaptive_avg_pool2d: _layer(torch.nn.AdaptiveAvgPool2d),
 }
