@@ -1,7 +1,7 @@
 """Distributions of mask values.
 
 A law is an immutable value with exact moments. For the clipped Gaussian these are the moments *after* clipping,
-because that is what a network sees: with ``sigma=0.3`` the clipped law has variance 0.0754, not 0.09.
+because these describe the sampled values: with ``sigma=0.3`` the clipped law has variance 0.0754, not 0.09.
 
 ``Bernoulli``, ``Uniform`` and ``Gaussian`` are built in: the kernels draw them, and their text form parses back::
 
@@ -56,7 +56,7 @@ class Law(abc.ABC):
         """Return the smallest mask value x with ``cdf(x) >= u``, for u in [0, 1].
 
         A custom law maps a tensor of numbers in (0, 1) to mask values, elementwise and in the tensor's type, with torch
-        operations. The result must not decrease in u. The built-in laws also take single numbers.
+        operations. The result must be non-decreasing in u. Built-in laws also accept floats.
         """
 
     @property
@@ -122,11 +122,11 @@ class Law(abc.ABC):
 
 
 class KernelLaw(NamedTuple):
-    """The encoding of a scaled built-in law that the kernels and the fast path take.
+    """Encoding of a scaled built-in law for the kernels and the fast path.
 
     A mask value is ``factor`` times a value drawn from the law ``kind`` with ``params``. The operators take the same
     numbers as a float64 tensor: ``[number of the kind, factor, mean, variance, *params]``, with the moments of the
-    scaled law. So a schedule changes an input of a compiled graph, not the graph.
+    scaled law. A schedule therefore changes an input of a compiled graph, not the graph itself.
     """
 
     kind: str
@@ -136,14 +136,14 @@ class KernelLaw(NamedTuple):
     variance: float = math.nan
 
     def tensor(self) -> Tensor:
-        """Return the tensor form."""
+        """Return the law as a float64 tensor."""
         check_kind(self.kind)
         encoded = [float(KINDS.index(self.kind)), self.factor, self.mean, self.variance, *self.params]
         return torch.tensor(encoded, dtype=torch.float64, device="cpu")
 
     @classmethod
     def of_tensor(cls, law: Tensor) -> KernelLaw:
-        """Read the tensor form."""
+        """Create a law from its tensor form."""
         kind, factor, mean, variance, *params = law.tolist()
         return cls(KINDS[int(kind)], tuple(params), factor, mean, variance)
 
@@ -158,7 +158,7 @@ def check_kind(kind: str) -> None:
 
 
 class BuiltIn(Law):
-    """A law that the kernels draw themselves, with a text form. Its subclasses are final.
+    """A law implemented in the kernels, with a text form. Subclasses are final.
 
     A mask value is ``factor`` times a value drawn from the law ``kind`` with ``params``.
 
@@ -193,7 +193,7 @@ class BuiltIn(Law):
     def _quantile(self, u: Tensor) -> Tensor: ...
 
     def prepare_for_graphs(self) -> None:
-        """Make the tensors that compiled graphs take as inputs, so that assigning another law does not recompile.
+        """Create the tensors that compiled graphs take as inputs, so that assigning a new law does not recompile.
 
         A layer calls this when it gets the law. A law without these tensors is a constant of the graph.
         """
@@ -331,7 +331,7 @@ class Uniform(BuiltIn):
         if a > 1 + _ROUNDING or low == high:
             raise ValueError(
                 f"Uniform.matching: expected a relative variance above 0 and at most 1/3, got {r:.6g} of {law!r}; "
-                "use Gaussian.matching or Bernoulli.matching for others"
+                "use Gaussian.matching or Bernoulli.matching for other strengths"
             )
         return cls(low, high) if a <= 1 else cls(*sorted((0.0, 2 * law.mean)))
 
@@ -349,7 +349,7 @@ class Gaussian(BuiltIn):
 
     ``sigma`` is always a standard deviation; ``Gaussian.from_variance`` takes a variance. ``low=-inf, high=inf`` gives
     the unclipped law. With ``sigma=0`` the mask is constant; as sigma grows the law tends to a Bernoulli law on
-    {low, high}. The moments: see :mod:`contdrop._clipped_normal`.
+    {low, high}. For the moments see :mod:`contdrop._clipped_normal`.
     """
 
     kind: ClassVar[str] = "gaussian"
@@ -371,7 +371,7 @@ class Gaussian(BuiltIn):
 
     @classmethod
     def from_variance(cls, variance: float, *, mu: float = 0.5, low: float = 0.0, high: float = 1.0) -> Gaussian:
-        """Return the law whose *unclipped* normal has this variance: the other reading of the paper's N(0.5, 0.2)."""
+        """Return the law with this variance before clipping, the other reading of the paper's N(0.5, 0.2)."""
         sigma = math.sqrt(check_finite("Gaussian.from_variance", "variance", variance, 0))
         return cls(sigma=sigma, mu=mu, low=low, high=high)
 

@@ -29,7 +29,7 @@ from .laws import Bernoulli, BuiltIn, Gaussian, Law, Uniform, training_factor
 
 
 def _call_node(layer: torch.nn.Module, *inputs: Any) -> Tensor | None:
-    """Return the torch.fx node that calls a layer; None outside a trace, or if the layer is the root of the trace.
+    """Return the torch.fx node that calls a layer, or None outside a trace or for the root module.
 
     torch.fx takes only the modules of torch.nn as leaves. It runs the forward of all others with proxies in place of
     tensors, which would fix whether a layer is training. With a node ``graph_module.eval()`` works.
@@ -81,7 +81,7 @@ class Dropout(_LayerWithLaw, DropoutBase):
             layers into torch.nn.TransformerEncoderLayer: its fused evaluation skips layers inserted by hand, and their
             factor E[m].
         activation: "relu" to apply a ReLU before the dropout, in the same pass.
-        generator: CPU generator of this layer alone; torch's default generator if None.
+        generator: CPU generator used only by this layer; torch's default generator if None.
     """
 
     _family: ClassVar[type[Law] | None] = None  # the law of a subclass, whose parameters are those of the layer
@@ -108,7 +108,7 @@ class Dropout(_LayerWithLaw, DropoutBase):
 
     @property
     def p(self) -> float:
-        """Return the drop rate of the Bernoulli law of the same noise strength: r / (1 + r), r the relative variance.
+        """Return r / (1 + r), the drop rate of a Bernoulli law with the same relative variance r.
 
         A model that passes ``dropout.p`` to an attention function gets noise of the same strength there.
         """
@@ -350,7 +350,7 @@ class DropConnectLinear(_LayerWithLaw, torch.nn.Linear):
 
 
 class FastDropoutLinear(_LayerWithLaw, torch.nn.Linear):
-    """A linear layer with dropout on its input, sampled in its output; see
+    """A linear layer that samples the effect of input dropout on its output; see
     :func:`contdrop.functional.fast_dropout_linear`.
     """
 
@@ -394,7 +394,7 @@ _DEFAULTS = {"inplace": False, "shared_axes": (), "activation": None, "mask_bias
 
 
 def _repr(layer: Any, first: str, *options: str) -> str:
-    """Join the first part of a layer's repr and those of these options that differ from their defaults."""
+    """Join the first part of a layer's repr with the options that differ from their defaults."""
     values = {name: getattr(layer, name) for name in options}
     parts = [f"{name}={value!r}" for name, value in values.items() if value != _DEFAULTS[name]]
     if layer.generator is not None:

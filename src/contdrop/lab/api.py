@@ -81,7 +81,7 @@ class Result:
     @staticmethod
     def _or_refused(found: _Found | None, verb: str) -> _Found:
         if found is None:
-            raise UserError(f"there is nothing to {verb}: no run is finished by two methods")
+            raise UserError(f"nothing to {verb}: no run has results for two methods yet")
         return found
 
     def report(self, directory: pathlib.Path | str) -> pathlib.Path:
@@ -142,7 +142,7 @@ def analyze(
     margin: float | None = None,
     name: str = "analysis",
 ) -> Result:
-    """Compare finished numbers from anywhere; runs of the same number are paired.
+    """Compare existing results; values with the same run number are paired.
 
     Args:
         values: For each method, its values in the order of runs, or by run.
@@ -174,7 +174,7 @@ def analyze(
 
 
 def _by_run(values: Mapping[str, Any]) -> dict[tuple[str, int], float]:
-    """Return the values by method and run; lists have to be of one length, because a missing run would shift pairs."""
+    """Return the values by method and run; lists must have equal length, or pairs would shift."""
     if not isinstance(values, Mapping):
         raise UserError(f"analyze: expected the values of each method by its name; got {type(values).__name__}")
     found: dict[tuple[str, int], float] = {}
@@ -196,7 +196,7 @@ def _by_run(values: Mapping[str, Any]) -> dict[tuple[str, int], float]:
             lengths[str(method)] = len(runs)
     if len(set(lengths.values())) > 1:
         raise UserError(
-            f"analyze: expected lists of one length, as runs are paired by their place; got {lengths}; "
+            f"analyze: expected lists of equal length, because runs are paired by position; got {lengths}; "
             "give {run: value} where runs are missing"
         )
     return found
@@ -248,7 +248,7 @@ def compare(
         progress: Print progress.
 
     Raises:
-        UserError: The study has a mistake, described with its place before anything is trained.
+        UserError: If the study is invalid; raised before training, with the location of the mistake.
 
     Example:
         >>> study = Study("doc", run=lambda job: job.run + 0.5, metric="error", methods=["original", "none"], runs=2)

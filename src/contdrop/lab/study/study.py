@@ -48,7 +48,7 @@ class Configuration:
 
 
 def is_integer_at_least(value: Any, least: int) -> bool:
-    """Return True for an int of at least ``least``; a bool is none."""
+    """Return True if ``value`` is an int (not a bool) of at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -322,7 +322,7 @@ _RULES: dict[str, _Rule] = {
 
 
 def wrong_value(name: str, value: Any) -> str:
-    """Return what is expected of a setting; empty if its value is that."""
+    """Return a description of the expected value, or "" if the value is valid."""
     expected, holds = _RULES[name]
     return "" if holds(value) or (value is None and name in _UNLESS_NONE) else expected
 
