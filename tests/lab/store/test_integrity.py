@@ -405,23 +405,7 @@ def test_mixed_kinds_in_a_run_are_refused(what, tmp_path):
         assert finding.mendable
 
 
-# ---- backups
-
-
-@pytest.fixture
-def copied(tmp_path):
-    found = tmp_path / "runs.db"
-    with Store(found, create=True) as store:
-        store.add_jobs(
-            {"experiment": "e", "preset": "p", "epochs": 2}, {}, "k", [planned(run=run) for run in range(300)]
-        )
-    integrity.make_backup(found)
-    return found
-
-
-def keys(path):
-    with Store(path) as store:
-        return [each.key for each in store.jobs()]
+# ---- a file that SQLite cannot read
 
 
 def end_inside_a_page(path):
@@ -435,63 +419,23 @@ def change_pages(path):
 
 
 @pytest.mark.parametrize("damage", [end_inside_a_page, change_pages])
-def test_a_damaged_file_is_refused_until_its_copy_takes_its_place(copied, damage):
-    before, whole = keys(copied), copied.with_name("runs.db-backup").read_bytes()
-    damage(copied)
-    left = copied.read_bytes()
+def test_a_damaged_file_is_refused_and_left_as_it_is(tmp_path, damage):
+    path = tmp_path / "runs.db"
+    with Store(path, create=True) as store:
+        jobs = [planned(run=run) for run in range(300)]
+        store.add_jobs({"experiment": "e", "preset": "p", "epochs": 2}, {}, "k", jobs)
+    damage(path)
+    left = path.read_bytes()
     for create in (False, True):
         with (
             pytest.raises(
-                UserError, match=r"(damaged|malformed).*; to go back to the last copy, put runs.db-backup in"
+                UserError,
+                match=r"(damaged|malformed).*; run `contdrop check .*runs.db`, .* move the file away and give",
             ),
-            Store(copied, create=create) as store,
+            Store(path, create=create) as store,
         ):
             store.jobs()
-    assert copied.read_bytes() == left
-    copied.write_bytes(whole)
-    assert keys(copied) == before
-
-
-def test_without_a_copy_a_damaged_file_is_refused_and_left_as_it_is(copied):
-    copied.with_name("runs.db-backup").unlink()
-    end_inside_a_page(copied)
-    before = copied.read_bytes()
-    with pytest.raises(UserError, match=r"(?!.*backup)"), Store(copied, create=True) as store:
-        store.jobs()
-    assert copied.read_bytes() == before
-
-
-def test_a_bad_copy_replaces_nothing(copied):
-    good = copied.with_name("runs.db-backup").read_bytes()
-    change_pages(copied)
-    copies = integrity.Backups(copied)
-    copies.make_if_due(at_once=True)  # and it is no error
-    assert copied.with_name("runs.db-backup").read_bytes() == good
-    assert sorted(file.name for file in copied.parent.iterdir() if file.name.endswith(".tmp")) == []
-
-
-def test_copies_are_made_from_time_to_time(copied, monkeypatch):
-    made = []
-    monkeypatch.setattr(integrity, "make_backup", made.append)
-    monkeypatch.setattr(integrity.time, "monotonic", lambda: clock)
-    copies, clock = integrity.Backups(copied), 1000.0
-    copies.make_if_due(at_once=False)
-    clock += 599
-    copies.make_if_due(at_once=False)
-    assert len(made) == 1
-    copies.make_if_due(at_once=True)
-    clock += 601
-    copies.make_if_due(at_once=False)
-    assert len(made) == 3
-
-
-def test_copies_that_a_kill_left_half_are_removed(copied):
-    left = [copied.with_name(f".runs.db-backup-{name}.tmp") for name in ("old", "new")]
-    for each in left:
-        each.write_bytes(b"half")
-    os.utime(left[0], (1, 1))
-    integrity.make_backup(copied)
-    assert [each.exists() for each in left] == [False, True]
+    assert path.read_bytes() == left
 
 
 # ---- many damaged stores

@@ -25,7 +25,6 @@ from .schema import RUNNING, Epoch, JobRecord, ProtocolRecord, SelectionRecord
 
 WEIGHTS = "weights"  # the artefact that is a reference to a file (.blobs)
 _NPY_1 = b"\x93NUMPY\x01\x00"
-BACKUP = "-backup"  # end of a file's name
 _RECORDING = 0  # the lock of the process that writes the record; jobs are numbered from 1
 _PATIENCE = 60.0  # seconds to wait for other processes that write
 _RETRY = 0.02  # seconds
@@ -33,7 +32,11 @@ _EPOCHS = f"SELECT job, {', '.join(schema.EPOCH_COLUMNS)} FROM epochs "
 _Reader = TypeVar("_Reader", bound="StoreReader")
 _Record = TypeVar("_Record", ProtocolRecord, JobRecord, SelectionRecord)
 
-_NO_STORE = "--store: expected a store of contdrop; {path} is none, or damaged ({text}){copy}"
+_REMEDY = (
+    "; run `contdrop check {path}`, and `contdrop export` for what can be read; then import an archive into another "
+    "store, or move the file away and give the same command again, to start afresh"
+)
+_NO_STORE = "--store: expected a store of contdrop; {path} is none, or damaged ({text})" + _REMEDY
 _NO_RIGHT = "--store: cannot write {path}: {text}; check its permissions"
 _COUNTED = {
     "planned": "jobs were planned",
@@ -48,7 +51,7 @@ _EXPLANATIONS = {  # by words of SQLite's
     "readonly": _NO_RIGHT,
     "unable to open": _NO_RIGHT,
     "locked": "--store: {path} is in use by another process ({text}); try again when that has ended",
-    "": "--store: {path} cannot be read, it may be damaged ({text}){copy}",
+    "": "--store: {path} cannot be read, it may be damaged ({text})" + _REMEDY,
 }
 
 
@@ -69,7 +72,7 @@ class StoreReader:
 
     def __init__(self, path: pathlib.Path | str, *, create: bool = False) -> None:
         self.path = pathlib.Path(path)
-        if self.path.is_symlink():  # locks, backups and weights lie beside the file itself
+        if self.path.is_symlink():  # locks, record and weights lie beside the file itself
             self.path = self.path.resolve()
         self._check_path(create)
         is_new = not self.path.exists()
@@ -169,6 +172,11 @@ class StoreReader:
         with self.explained():
             return record.differs(record.read(self.record), self._db)
 
+    def copy(self, path: pathlib.Path) -> None:
+        """Copy the database, which others may be writing, to a new file."""
+        with self.explained(), contextlib.closing(sqlite3.connect(path)) as other:
+            self._db.backup(other)
+
     def close(self) -> None:
         """Close the file, and give up the locks of this connection."""
         self.locks.close()
@@ -191,11 +199,8 @@ class StoreReader:
         except (sqlite3.DatabaseError, sqlite3.InterfaceError, UnicodeDecodeError, MemoryError) as error:
             text = str(error)
             explanation = next(explanation for words, explanation in _EXPLANATIONS.items() if words in text)
-            backup = beside(self.path, BACKUP)
-            way = f"; to go back to the last copy, put {backup.name} in its place and delete {self.path.name}-wal"
-            copy = way if backup.exists() else ""
             why = self._why_io_failed()
-            raise UserError(explanation.format(path=self.path, text=text, why=why, copy=copy)) from error
+            raise UserError(explanation.format(path=self.path, text=text, why=why)) from error
 
     def _why_io_failed(self) -> str:
         """Tell a log that was deleted under a process, after which another makes an empty one, from a broken disk."""
