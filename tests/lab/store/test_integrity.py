@@ -210,13 +210,13 @@ EDITS = {
     "DELETE FROM artefacts WHERE job = 4": "of job 4 does not match its checksum",
     "INSERT INTO artefacts VALUES (4, 'x', x'00')": "that it did not write",
     "UPDATE protocols SET description = replace(description, 'Methods', 'Others')": "an experiment does not match",
-    "UPDATE selections SET variant = 'gaussian:sigma=9'": "a selection does not match its checksum",
+    "UPDATE selections SET variant = 'gaussian:sigma=9'": "a selection does not match its record",
     "DELETE FROM selections": "1 selections were decided, and 0 are there",
     "DELETE FROM protocols": "the experiment of 8 jobs is missing",
     "INSERT INTO epochs VALUES (99, 1, 1, 1, 1, 1, 1, 1, 1, 1)": "belongs to nothing in jobs",
-    "PRAGMA user_version = 1": "expected version 2, 3 or 4 of a store",
-    "PRAGMA user_version = 3": "cannot be read, it may be damaged (duplicate column name: finished)",
-    "PRAGMA user_version = 2": "cannot be read, it may be damaged (no such table: totals)",
+    "PRAGMA user_version = 1": "expected version 2, 3, 4 or 5 of a store",
+    "PRAGMA user_version = 3": "cannot be read, it may be damaged (no such column: planned)",
+    "PRAGMA user_version = 2": "cannot be read, it may be damaged (no such column: planned)",
     "PRAGMA user_version = 0": "cannot be read, it may be damaged (table protocols already exists)",
 }
 
@@ -292,7 +292,7 @@ def test_damaged_experiment_is_written_anew(path):
     with Store(path) as store:
         protocol = store.protocols()[0]
         store._db.execute("UPDATE protocols SET configuration = '{}', preset = 'paper'")
-        assert store.reset_damaged(protocol.key, ()) == ["an experiment does not match its checksum"]
+        assert store.reset_damaged(protocol.key, ()) == ["an experiment does not match its record"]
         store.add_jobs(protocol.configuration, protocol.description, protocol.key, [])
         (mended,) = store.protocols()
         assert (mended.preset, mended.configuration) == (protocol.preset, protocol.configuration)
@@ -344,7 +344,7 @@ def test_store_of_0_1_0_is_migrated(old):
         ("DELETE FROM selections", "selections were decided, and 0 are there"),
         ("DELETE FROM totals", "2 selections were decided, and 1 are there"),
         ("DELETE FROM jobs WHERE id = 6", "6 jobs were planned, and 5 are there"),
-        ("UPDATE protocols SET preset = 'paper'", "an experiment does not match its checksum"),
+        ("UPDATE protocols SET preset = 'paper'", "an experiment does not match its record"),
     ],
 )
 def test_migration_does_not_hide_damage(old, edit, expected):
@@ -354,18 +354,27 @@ def test_migration_does_not_hide_damage(old, edit, expected):
         assert any(expected in found.text for found in integrity.check(store))
 
 
-def test_store_of_version_3_is_migrated(path):
+@pytest.mark.parametrize("version", [3, 4])
+def test_store_of_a_later_version_is_migrated(path, version):
     path.with_name("runs.db-record").unlink()
     with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.row_factory = sqlite3.Row
-        for column in ("finished", "digest", "version"):
-            db.execute(f"ALTER TABLE protocols DROP COLUMN {column}")
-        schema.update(db, "protocols", {})
-        db.execute("PRAGMA user_version = 3")
+        columns = ["checksum TEXT", *(f"{name} INTEGER" for name in schema.COUNTS[: version - 1])]
+        (key,) = db.execute("SELECT key FROM protocols").fetchone()
+        counts = schema.totals(db, key)
+        for table, added in (("protocols", columns), ("selections", columns[:1])):
+            for column in added:
+                db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+        db.execute("ALTER TABLE protocols DROP COLUMN record")
+        schema.update(db, "protocols", {name: counts[name] for name in schema.COUNTS[: version - 1]})
+        for table in ("protocols", "selections"):
+            (row,) = db.execute(f"SELECT * FROM {table}").fetchall()
+            db.execute(f"UPDATE {table} SET checksum = ?", (schema.row_checksum(row),))
+        db.execute(f"PRAGMA user_version = {version}")
     with Store(path) as store:
         assert integrity.check(store) == []
-        (totals,) = record.read(store.record).values()
-        assert (totals["version"], totals["planned"], totals["finished"], totals["decided"]) == (1, 8, 7, 1)
+        (found,) = record.read(store.record).values()
+        assert [found[name] for name in ("version", "planned", "finished", "decided")] == [1, 8, 7, 1]
         store._db.execute("DELETE FROM selections")
         assert "1 selections were decided, and 0 are there" in [finding.text for finding in integrity.check(store)]
 

@@ -1,4 +1,4 @@
-"""Read access to a store: every row is compared with its checksum before it is used."""
+"""Read access to a store: everything is compared with its digest before it is used."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ _REMEDY = (
 )
 _NO_STORE = "--store: expected a store of contdrop; {path} is none, or damaged ({text})" + _REMEDY
 _NO_RIGHT = "--store: cannot write {path}: {text}; check its permissions"
-_COUNTED = {
-    "planned": "jobs were planned",
-    "decided": "selections were decided",
-    "finished": "jobs had finished",
+_COUNTED = dict(zip(schema.COUNTS, ("jobs were planned", "selections were decided", "jobs had finished")))
+_DIGESTED = {
+    "experiment": "an experiment does not match its record",
+    "selections": "a selection does not match its record",
+    "results": "results are not those that were written",
 }
 _EXPLANATIONS = {  # by words of SQLite's
     "not a database": _NO_STORE,
@@ -123,7 +124,7 @@ class StoreReader:
             wrong = schema.wrong_tables(self._db)
             if version == schema.VERSION and wrong:
                 raise DamageError(self.path, f"the table {wrong[0]} does not have its columns")
-            is_ahead = record.check(recorded, self._db, self.path, has_totals=not wrong)
+            is_ahead = record.check(recorded, self._db, self.path, has_records=not wrong)
         if version < schema.VERSION:
             self._begin_log()
             with self.transaction():  # read again: another process may have been quicker
@@ -263,12 +264,6 @@ class StoreReader:
         with self.explained():
             return self._db.execute(query, values).fetchall()
 
-    def verified(self, row: sqlite3.Row, what: str) -> sqlite3.Row:
-        """Return a row that matches its checksum; raise :class:`DamageError` otherwise."""
-        if not schema.is_intact(row):
-            raise DamageError(self.path, f"{what} does not match its checksum")
-        return row
-
     def _record(self, kind: type[_Record], row: sqlite3.Row) -> _Record:
         content = {name: row[name] for name in kind.__dataclass_fields__}
         plain = schema.JSON_COLUMNS & content.keys()
@@ -279,16 +274,21 @@ class StoreReader:
         return self._record(JobRecord, self._verified_job(row))
 
     def _verified_job(self, row: sqlite3.Row) -> sqlite3.Row:
-        name = f"job {row['id']}"
-        if not self._db.in_transaction:  # the file may have changed since the row was read
-            return self.verified(row, name)
-        found: sqlite3.Row = self._cached(("row", row["id"]), lambda: self.verified(row, name))
+        def verified() -> sqlite3.Row:
+            if not schema.is_intact(row):
+                raise DamageError(self.path, f"job {row['id']} does not match its checksum")
+            return row
+
+        # Outside a transaction, the file may have changed since the row was read.
+        found: sqlite3.Row = self._cached(("row", row["id"]), verified) if self._db.in_transaction else verified()
         return found
 
     def job_row(self, job: int) -> sqlite3.Row:
         """Return the verified row of a job."""
-        (row,) = self.read("SELECT * FROM jobs WHERE id = ?", (job,))
-        return self._verified_job(row)
+        found: sqlite3.Row = self._cached(
+            ("row", job), lambda: self._verified_job(*self.read("SELECT * FROM jobs WHERE id = ?", (job,)))
+        )
+        return found
 
     def _cached(self, key: Any, read: Callable[[], Any]) -> Any:
         """Return what ``read`` returns, which is called again only after the file has changed."""
@@ -302,7 +302,13 @@ class StoreReader:
         with self.snapshot():
             rows = self.read("SELECT * FROM protocols ORDER BY created, rowid")
             self._check_orphans()
-        return [self._record(ProtocolRecord, self.verified(row, "an experiment")) for row in rows]
+        return [self.protocol_record(row) for row in rows]
+
+    def protocol_record(self, row: sqlite3.Row) -> ProtocolRecord:
+        """Return the record of a row of ``protocols``."""
+        if not schema.is_intact_protocol(row):
+            raise DamageError(self.path, _DIGESTED["experiment"])
+        return self._record(ProtocolRecord, row)
 
     def protocol_row(self, key: str) -> sqlite3.Row | None:
         """Return the row of a protocol, unverified; None if there is none."""
@@ -318,16 +324,22 @@ class StoreReader:
 
     def check_totals(self, protocol: str | None = None) -> None:
         """Raise :class:`DamageError` if jobs or selections of a protocol, or of any, were lost or exchanged."""
-        self._check_orphans(protocol)
-        for row in self.read("SELECT * FROM protocols WHERE ifnull(key = ?, true)", (protocol,)):
-            self.verified(row, "an experiment")
-            with self.explained():
-                found = self._cached(("totals", row["key"]), functools.partial(schema.totals, self._db, row["key"]))
-            for name, things in _COUNTED.items():
-                if found[name] != row[name]:
-                    raise DamageError(self.path, f"{row[name]} {things}, and {found[name]} are there")
-            if found["digest"] != row["digest"]:
-                raise DamageError(self.path, "results or selections are not those that were written")
+        with self.snapshot():
+            self._check_orphans(protocol)
+            for row in self.read("SELECT * FROM protocols WHERE ifnull(key = ?, true)", (protocol,)):
+                if wrong := self.unlike_record(row):
+                    raise DamageError(self.path, next(iter(wrong.values())))
+
+    def unlike_record(self, row: sqlite3.Row) -> dict[str, str]:
+        """Return the parts of a protocol that differ from its record, with a text about each."""
+        stated = schema.parse_record(row["record"]) or schema.RECORD
+        with self.explained():
+            found = self._cached(("totals", row["key"]), functools.partial(schema.totals, self._db, row["key"]))
+        return {
+            name: _DIGESTED.get(name) or f"{stated[name]} {_COUNTED[name]}, and {value} are there"
+            for name, value in found.items()
+            if stated[name] != value
+        }
 
     def jobs(self, *, protocol: str | None = None, ids: Sequence[int] | None = None) -> list[JobRecord]:
         """Return jobs in the order of the plan: all, those of a protocol, or those with certain numbers."""
@@ -370,7 +382,7 @@ class StoreReader:
         with self.snapshot():
             rows = self.read("SELECT * FROM selections WHERE protocol = ? ORDER BY method", (protocol,))
             self.check_totals(protocol)
-        return {row["method"]: self._record(SelectionRecord, self.verified(row, "a selection")) for row in rows}
+        return {row["method"]: self._record(SelectionRecord, row) for row in rows}
 
     # ---- what belongs to a job
 
@@ -405,12 +417,7 @@ class StoreReader:
         return {name: checksum for name, checksum in self._digests(job).items() if name != WEIGHTS}
 
     def _digests(self, job: int) -> dict[str, str]:
-        found: dict[str, str] = self._cached(job, lambda: json.loads(self._known_job(job)["artefacts"]))
-        return found
-
-    def _known_job(self, job: int) -> sqlite3.Row:
-        """Return the verified row of a job, which was perhaps read before."""
-        found: sqlite3.Row = self._cached(("row", job), lambda: self.job_row(job))
+        found: dict[str, str] = self._cached(job, lambda: json.loads(self.job_row(job)["artefacts"]))
         return found
 
     def artefact(self, job: int, name: str) -> np.ndarray | None:
