@@ -20,7 +20,7 @@ import numpy as np
 from ...errors import UserError
 from . import record, schema
 from .blobs import BlobDirectory, Buffer, beside, is_reference
-from .locks import Locks
+from .locks import Locks, check_place
 from .schema import RUNNING, Epoch, JobRecord, ProtocolRecord, SelectionRecord
 
 WEIGHTS = "weights"  # the artefact that is a reference to a file (.blobs)
@@ -97,6 +97,8 @@ class StoreReader:
 
     def _check_path(self, create: bool) -> None:
         directory = self.path.absolute().parent
+        if create:
+            check_place(self.path)
         if self.path.is_dir():
             raise UserError(f"--store: expected a file; {self.path} is a directory")
         if not create and not self.path.exists():

@@ -22,7 +22,6 @@ SELECTION, FINAL = "selection", "final"
 ONLY_SIZE = "study"  # the preset of a study that names no sizes
 IMPORTED = "imported"  # the preset of numbers that come from elsewhere
 PROCESSOR, ORDER = "kind of processor", "data order"
-METRICS = ("train_loss", "train_error", "val_loss", "val_error", "test_loss", "test_error")
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,8 @@ class JobRecord:
     """Row of ``jobs``. A process may have ended without changing ``status``; see :meth:`Store.is_interrupted`.
 
     ``results`` of a finished job has the final model's losses and errors (in per cent), in evaluation mode, under the
-    names of ``METRICS``; a selection job has none of the test data. ``seconds`` is the total time of its epochs.
-    ``origin`` is the file that the job was imported from, and None if it was done in this store.
+    names ``train_loss`` to ``test_error``; a selection job has none of the test data. ``seconds`` is the total time of
+    its epochs. ``origin`` is the file that the job was imported from, and None if it was done in this store.
     """
 
     id: int

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import pathlib
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,6 @@ from ...errors import UserError
 from ..study import amendments
 from . import blobs, record, schema
 from .blobs import Buffer
-from .locks import check_place
 from .reader import WEIGHTS, DamageError, StoreReader, pack
 from .results import find_mismatch
 from .schema import (
@@ -55,11 +53,6 @@ class Store(StoreReader):
         path: The file.
         create: Make a file that does not exist.
     """
-
-    def __init__(self, path: pathlib.Path | str, *, create: bool = False) -> None:
-        if create:
-            check_place(pathlib.Path(path).resolve())
-        super().__init__(path, create=create)
 
     @contextlib.contextmanager
     def amending(self, *protocols: str) -> Iterator[sqlite3.Connection]:
