@@ -44,4 +44,5 @@ def run_cases(library_path: str, cases_path: str, results_path: str) -> None:
     pathlib.Path(results_path).write_bytes(pickle.dumps(results))
 
 
-run_cases(*sys.argv[1:])
+if __name__ == "__main__":
+    run_cases(*sys.argv[1:])

@@ -70,7 +70,8 @@ def mc_predict(
             torch.manual_seed, or from a layer's own generator.
 
     Example:
-        >>> prediction = mc_predict(nn.GaussianDropout(0.3), torch.ones(2, 3), seed=0)
+        >>> import contdrop as cd
+        >>> prediction = mc_predict(cd.GaussianDropout(0.3), torch.ones(2, 3), seed=0)
         >>> prediction.mean.shape, prediction.variance.shape
         (torch.Size([2, 3]), torch.Size([2, 3]))
     """

@@ -233,6 +233,7 @@ def test_small_archive_shows_the_same_page_and_joins_its_store(cli, full, tmp_pa
         with store.transaction() as db:
             schema.update(db, "protocols", {"configuration": configuration})
             schema.update_job(db, job.id, **write_artefacts(db, job.id, packed))
+            schema.recount(db, job.protocol)
     assert cli("export", "--store", full, "--archive", "small.gz", "--small")[0] == 0
     assert cli("import", "small.gz", "--store", "a/small.db")[0] == 0
     with Store("a/small.db") as small:

@@ -210,13 +210,13 @@ EDITS = {
     "DELETE FROM artefacts WHERE job = 4": "of job 4 does not match its checksum",
     "INSERT INTO artefacts VALUES (4, 'x', x'00')": "that it did not write",
     "UPDATE protocols SET description = replace(description, 'Methods', 'Others')": "an experiment does not match",
-    "UPDATE selections SET variant = 'gaussian:sigma=9'": "a selection does not match its checksum",
+    "UPDATE selections SET variant = 'gaussian:sigma=9'": "a selection does not match its record",
     "DELETE FROM selections": "1 selections were decided, and 0 are there",
     "DELETE FROM protocols": "the experiment of 8 jobs is missing",
     "INSERT INTO epochs VALUES (99, 1, 1, 1, 1, 1, 1, 1, 1, 1)": "belongs to nothing in jobs",
-    "PRAGMA user_version = 1": "expected version 2, 3 or 4 of a store",
-    "PRAGMA user_version = 3": "cannot be read, it may be damaged (duplicate column name: finished)",
-    "PRAGMA user_version = 2": "cannot be read, it may be damaged (no such table: totals)",
+    "PRAGMA user_version = 1": "expected version 2, 3, 4 or 5 of a store",
+    "PRAGMA user_version = 3": "cannot be read, it may be damaged (no such column: planned)",
+    "PRAGMA user_version = 2": "cannot be read, it may be damaged (no such column: planned)",
     "PRAGMA user_version = 0": "cannot be read, it may be damaged (table protocols already exists)",
 }
 
@@ -292,7 +292,7 @@ def test_damaged_experiment_is_written_anew(path):
     with Store(path) as store:
         protocol = store.protocols()[0]
         store._db.execute("UPDATE protocols SET configuration = '{}', preset = 'paper'")
-        assert store.reset_damaged(protocol.key, ()) == ["an experiment does not match its checksum"]
+        assert store.reset_damaged(protocol.key, ()) == ["an experiment does not match its record"]
         store.add_jobs(protocol.configuration, protocol.description, protocol.key, [])
         (mended,) = store.protocols()
         assert (mended.preset, mended.configuration) == (protocol.preset, protocol.configuration)
@@ -344,7 +344,7 @@ def test_store_of_0_1_0_is_migrated(old):
         ("DELETE FROM selections", "selections were decided, and 0 are there"),
         ("DELETE FROM totals", "2 selections were decided, and 1 are there"),
         ("DELETE FROM jobs WHERE id = 6", "6 jobs were planned, and 5 are there"),
-        ("UPDATE protocols SET preset = 'paper'", "an experiment does not match its checksum"),
+        ("UPDATE protocols SET preset = 'paper'", "an experiment does not match its record"),
     ],
 )
 def test_migration_does_not_hide_damage(old, edit, expected):
@@ -354,18 +354,27 @@ def test_migration_does_not_hide_damage(old, edit, expected):
         assert any(expected in found.text for found in integrity.check(store))
 
 
-def test_store_of_version_3_is_migrated(path):
+@pytest.mark.parametrize("version", [3, 4])
+def test_store_of_a_later_version_is_migrated(path, version):
     path.with_name("runs.db-record").unlink()
     with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.row_factory = sqlite3.Row
-        for column in ("finished", "digest", "version"):
-            db.execute(f"ALTER TABLE protocols DROP COLUMN {column}")
-        schema.update(db, "protocols", {})
-        db.execute("PRAGMA user_version = 3")
+        columns = ["checksum TEXT", *(f"{name} INTEGER" for name in schema.COUNTS[: version - 1])]
+        (key,) = db.execute("SELECT key FROM protocols").fetchone()
+        counts = schema.totals(db, key)
+        for table, added in (("protocols", columns), ("selections", columns[:1])):
+            for column in added:
+                db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+        db.execute("ALTER TABLE protocols DROP COLUMN record")
+        schema.update(db, "protocols", {name: counts[name] for name in schema.COUNTS[: version - 1]})
+        for table in ("protocols", "selections"):
+            (row,) = db.execute(f"SELECT * FROM {table}").fetchall()
+            db.execute(f"UPDATE {table} SET checksum = ?", (schema.row_checksum(row),))
+        db.execute(f"PRAGMA user_version = {version}")
     with Store(path) as store:
         assert integrity.check(store) == []
-        (totals,) = record.read(store.record).values()
-        assert (totals["version"], totals["planned"], totals["finished"], totals["decided"]) == (1, 8, 7, 1)
+        (found,) = record.read(store.record).values()
+        assert [found[name] for name in ("version", "planned", "finished", "decided")] == [1, 8, 7, 1]
         store._db.execute("DELETE FROM selections")
         assert "1 selections were decided, and 0 are there" in [finding.text for finding in integrity.check(store)]
 
@@ -405,23 +414,7 @@ def test_mixed_kinds_in_a_run_are_refused(what, tmp_path):
         assert finding.mendable
 
 
-# ---- backups
-
-
-@pytest.fixture
-def copied(tmp_path):
-    found = tmp_path / "runs.db"
-    with Store(found, create=True) as store:
-        store.add_jobs(
-            {"experiment": "e", "preset": "p", "epochs": 2}, {}, "k", [planned(run=run) for run in range(300)]
-        )
-    integrity.make_backup(found)
-    return found
-
-
-def keys(path):
-    with Store(path) as store:
-        return [each.key for each in store.jobs()]
+# ---- a file that SQLite cannot read
 
 
 def end_inside_a_page(path):
@@ -435,63 +428,23 @@ def change_pages(path):
 
 
 @pytest.mark.parametrize("damage", [end_inside_a_page, change_pages])
-def test_a_damaged_file_is_refused_until_its_copy_takes_its_place(copied, damage):
-    before, whole = keys(copied), copied.with_name("runs.db-backup").read_bytes()
-    damage(copied)
-    left = copied.read_bytes()
+def test_a_damaged_file_is_refused_and_left_as_it_is(tmp_path, damage):
+    path = tmp_path / "runs.db"
+    with Store(path, create=True) as store:
+        jobs = [planned(run=run) for run in range(300)]
+        store.add_jobs({"experiment": "e", "preset": "p", "epochs": 2}, {}, "k", jobs)
+    damage(path)
+    left = path.read_bytes()
     for create in (False, True):
         with (
             pytest.raises(
-                UserError, match=r"(damaged|malformed).*; to go back to the last copy, put runs.db-backup in"
+                UserError,
+                match=r"(damaged|malformed).*; run `contdrop check .*runs.db`, .* move the file away and give",
             ),
-            Store(copied, create=create) as store,
+            Store(path, create=create) as store,
         ):
             store.jobs()
-    assert copied.read_bytes() == left
-    copied.write_bytes(whole)
-    assert keys(copied) == before
-
-
-def test_without_a_copy_a_damaged_file_is_refused_and_left_as_it_is(copied):
-    copied.with_name("runs.db-backup").unlink()
-    end_inside_a_page(copied)
-    before = copied.read_bytes()
-    with pytest.raises(UserError, match=r"(?!.*backup)"), Store(copied, create=True) as store:
-        store.jobs()
-    assert copied.read_bytes() == before
-
-
-def test_a_bad_copy_replaces_nothing(copied):
-    good = copied.with_name("runs.db-backup").read_bytes()
-    change_pages(copied)
-    copies = integrity.Backups(copied)
-    copies.make_if_due(at_once=True)  # and it is no error
-    assert copied.with_name("runs.db-backup").read_bytes() == good
-    assert sorted(file.name for file in copied.parent.iterdir() if file.name.endswith(".tmp")) == []
-
-
-def test_copies_are_made_from_time_to_time(copied, monkeypatch):
-    made = []
-    monkeypatch.setattr(integrity, "make_backup", made.append)
-    monkeypatch.setattr(integrity.time, "monotonic", lambda: clock)
-    copies, clock = integrity.Backups(copied), 1000.0
-    copies.make_if_due(at_once=False)
-    clock += 599
-    copies.make_if_due(at_once=False)
-    assert len(made) == 1
-    copies.make_if_due(at_once=True)
-    clock += 601
-    copies.make_if_due(at_once=False)
-    assert len(made) == 3
-
-
-def test_copies_that_a_kill_left_half_are_removed(copied):
-    left = [copied.with_name(f".runs.db-backup-{name}.tmp") for name in ("old", "new")]
-    for each in left:
-        each.write_bytes(b"half")
-    os.utime(left[0], (1, 1))
-    integrity.make_backup(copied)
-    assert [each.exists() for each in left] == [False, True]
+    assert path.read_bytes() == left
 
 
 # ---- many damaged stores

@@ -258,9 +258,9 @@ def test_row_put_back_as_it_was_is_found(store):
 
 def test_experiment_that_was_damaged_keeps_its_place_in_the_record(part):
     with Store(part) as store:
-        store._db.execute("UPDATE protocols SET preset = 'other', version = 0")
+        store._db.execute("UPDATE protocols SET preset = 'other', record = '{}'")
     with Store(part, create=True) as store:  # damage is for check to tell, and for run to repair
-        assert store.reset_damaged("p", ()) == ["an experiment does not match its checksum"]
+        assert store.reset_damaged("p", ()) == ["an experiment does not match its record"]
         add(store, job(), job(run=1))
     assert statuses(part) == [FINISHED, PLANNED]
     assert recorded(part)["p"]["finished"] == 1

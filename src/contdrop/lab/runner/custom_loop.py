@@ -154,8 +154,7 @@ class Job:
             raise UserError(f"log: expected epoch {len(self._epochs) + 1}, the next one; got {epoch}")
         now = time.perf_counter()
         a, b, c, d, e, f = (float(values[name]) if name in values else None for name in _LOGGED[:-1])
-        rate = float(values.get("learning_rate", 0.0))
-        self._epochs.append(Epoch(epoch, a, b, c, d, e, f, rate, now - self._begun))
+        self._epochs.append(Epoch(epoch, a, b, c, d, e, f, float(values.get("learning_rate", 0.0)), now - self._begun))
         self._begun = now
         self.after_epoch(self._epochs[-1])
 

@@ -14,7 +14,6 @@ import torch
 
 from ...errors import UserError
 from ..data.data import PreparedData, prepare
-from ..store.integrity import Backups
 from ..store.schema import FAILED, FINISHED, SELECTION, Epoch, SelectionRecord
 from ..store.writer import Store, TakenError
 from ..study import plan, selection
@@ -86,7 +85,6 @@ class JobQueue:
         self._reached: dict[int, int] = {}  # the epoch of a job's last checkpoint when its worker died
         self._busy_until: dict[int, float] = {}  # jobs that another invocation holds
         self._selected: dict[str, dict[str, SelectionRecord]] = {}
-        self._backups = Backups(store.path)
 
     def collect(self, doing: Collection[int | None] = ()) -> None:
         """Remove jobs that ended in this or another invocation, except those in ``doing``; decide ready selections."""
@@ -100,7 +98,6 @@ class JobQueue:
                 self.observer.ended(job_id, self.jobs[job_id])
         for job_id in list(self.pending):
             self._decide_selection(job_id)
-        self._backups.make_if_due(at_once=not self.pending)
 
     def _decide_selection(self, job_id: int) -> None:
         """Select the parameters that a job waits for, if its candidates are done; fail it if all of them failed."""

@@ -14,7 +14,7 @@ from typing import Any
 from ..._text import plural, printable
 from ...errors import UserError
 from ..data.data import PreparedData, prepare
-from ..store import integrity, locks
+from ..store import locks
 from ..store.results import Results, collect_all, has_one_name, of_other_data, trained_on
 from ..store.schema import FAILED, FINAL, FINISHED, PROCESSOR, RUNNING, JobRecord, processor
 from ..store.writer import Store
@@ -357,8 +357,8 @@ def _scratch(path: pathlib.Path) -> Iterator[Store]:
     with tempfile.TemporaryDirectory() as directory:
         copy = pathlib.Path(directory) / path.name
         if path.exists():
-            with Store(path):
-                integrity.copy_database(path, copy)
+            with Store(path) as original:
+                original.copy(copy)
         with Store(copy, create=True) as store:
             store.path = path  # named in messages
             yield store

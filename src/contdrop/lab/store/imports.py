@@ -13,11 +13,12 @@ import json
 import math
 import pathlib
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..._files import reading, replacing
+from ..._files import reading
 from ..._text import plural, printable
 from ...errors import UserError, suggest
 from ..analysis.metric_format import Measure
@@ -248,13 +249,11 @@ def merge(out: pathlib.Path, sources: Sequence[pathlib.Path]) -> MergeResult:
     if not out.absolute().parent.is_dir():
         raise UserError(f"there is no directory {out.absolute().parent}; make it first")
     loaded = [load(path) for path in sources]
-    with replacing(out) as temporary:
-        try:
-            with Store(temporary, create=True) as store:
-                added = [add_contents(store, found, origin) for found, origin in loaded]
-        finally:
-            for ending in ("-wal", "-shm", "-locks", record.NAME):
-                beside(temporary, ending).unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.absolute().parent) as directory:
+        made = pathlib.Path(directory) / out.name
+        with Store(made, create=True) as store:
+            added = [add_contents(store, found, origin) for found, origin in loaded]
+        made.replace(out)
     beside(out, record.NAME).unlink(missing_ok=True)  # of a store that was deleted
     notes = dict.fromkeys(note for each in added for note in each.notes)
     return MergeResult(sum(each.added for each in added), sum(each.kept for each in added), tuple(notes))
@@ -306,7 +305,7 @@ class _Addition:
         finished = [job for job in self.store.jobs(protocol=key) if job.status == FINISHED]
         row = self.store.protocol_row(key)
         if row is not None:
-            here = json.loads(self.store.verified(row, "an experiment")["description"])
+            here = self.store.protocol_record(row).description
             amendments.refuse_other_direction(here, there)
             self.notes += [f"{protocol.experiment}: {each}" for each in _differences(here, there)]
             if self._has_other_data(finished, key, has_one_name(here, there)):
@@ -315,6 +314,7 @@ class _Addition:
         self.store.refuse_other_masks(key, protocol.configuration)
         if row is None:
             schema.insert(self.db, "protocols", vars(protocol))
+        schema.recount(self.db, key)
 
     def _has_other_data(self, here: Sequence[JobRecord], key: str, one_name: bool) -> bool:
         """Return True if added jobs were trained on other data, such as a stand-in for a missing data set."""

@@ -1,29 +1,18 @@
-"""Verification of a store, and its backup.
-
-SQLite survives a full disk, a power cut and a kill by its log, ``runs.db-wal``. If that is deleted when a disk was full
-in the middle of moving it into the file, the file is torn. Then the last backup has the jobs finished before it.
-"""
+"""Verification of a store."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import pathlib
-import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ... import _files
 from ...errors import UserError
 from ..analysis.metric_format import Measure
-from .blobs import beside
-from .reader import BACKUP, WEIGHTS, StoreReader
+from .reader import WEIGHTS, StoreReader
 from .results import example_values, mismatches
 from .schema import FAILED, FINISHED, PLANNED, PROCESSOR, RUNNING, JobRecord, digest_bytes
 
 _MOST = 20  # findings of SQLite's own, which repeats itself
-_SECONDS, _SHARE = 600.0, 0.01  # between backups, and of the time that they may take
 
 
 class Defect(NamedTuple):
@@ -102,44 +91,3 @@ def _check_pairing(store: StoreReader) -> Iterator[Defect]:
         jobs = [job for job in store.jobs(protocol=protocol.key) if job.status == FINISHED]
         for run, mismatch in mismatches(jobs):
             yield Defect(f"{protocol.experiment}: in run {run} {mismatch}", mendable=PROCESSOR in mismatch)
-
-
-# ---- backups
-
-
-class Backups:
-    """Schedule of a store's backups."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        self._path, self._next = path, 0.0
-
-    def make_if_due(self, *, at_once: bool) -> None:
-        """Make a backup if it is time or ``at_once``. If that fails, as on a full disk, the last one stays."""
-        now = time.monotonic()
-        if now >= self._next or at_once:
-            with contextlib.suppress(sqlite3.DatabaseError, OSError):
-                make_backup(self._path)
-            end = time.monotonic()
-            self._next = end + max(_SECONDS, (end - now) / _SHARE)
-
-
-def make_backup(path: pathlib.Path) -> None:
-    """Copy a store that may be in use; the copy replaces the last backup if it is intact."""
-    target = beside(path, BACKUP)
-    _files.remove_old_temporaries(target)
-    with _files.replacing(target, durable=True) as temporary:
-        copy_database(path, temporary)
-        with contextlib.closing(_connect(temporary)) as db:
-            if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
-                raise sqlite3.DatabaseError("the store is damaged")
-
-
-def copy_database(path: pathlib.Path, to: pathlib.Path) -> None:
-    """Copy a database that may be in use."""
-    to.touch()
-    with contextlib.closing(_connect(path)) as db, contextlib.closing(_connect(to)) as other:
-        db.backup(other)
-
-
-def _connect(path: pathlib.Path) -> sqlite3.Connection:
-    return sqlite3.connect(path.absolute().as_uri() + "?mode=rw", timeout=60, uri=True)

@@ -1,4 +1,4 @@
-"""Read access to a store: every row is compared with its checksum before it is used."""
+"""Read access to a store: everything is compared with its digest before it is used."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ import numpy as np
 from ...errors import UserError
 from . import record, schema
 from .blobs import BlobDirectory, Buffer, beside, is_reference
-from .locks import Locks
+from .locks import Locks, check_place
 from .schema import RUNNING, Epoch, JobRecord, ProtocolRecord, SelectionRecord
 
 WEIGHTS = "weights"  # the artefact that is a reference to a file (.blobs)
 _NPY_1 = b"\x93NUMPY\x01\x00"
-BACKUP = "-backup"  # end of a file's name
 _RECORDING = 0  # the lock of the process that writes the record; jobs are numbered from 1
 _PATIENCE = 60.0  # seconds to wait for other processes that write
 _RETRY = 0.02  # seconds
@@ -33,12 +32,17 @@ _EPOCHS = f"SELECT job, {', '.join(schema.EPOCH_COLUMNS)} FROM epochs "
 _Reader = TypeVar("_Reader", bound="StoreReader")
 _Record = TypeVar("_Record", ProtocolRecord, JobRecord, SelectionRecord)
 
-_NO_STORE = "--store: expected a store of contdrop; {path} is none, or damaged ({text}){copy}"
+_REMEDY = (
+    "; run `contdrop check {path}`, and `contdrop export` for what can be read; then import an archive into another "
+    "store, or move the file away and give the same command again, to start afresh"
+)
+_NO_STORE = "--store: expected a store of contdrop; {path} is none, or damaged ({text})" + _REMEDY
 _NO_RIGHT = "--store: cannot write {path}: {text}; check its permissions"
-_COUNTED = {
-    "planned": "jobs were planned",
-    "decided": "selections were decided",
-    "finished": "jobs had finished",
+_COUNTED = dict(zip(schema.COUNTS, ("jobs were planned", "selections were decided", "jobs had finished")))
+_DIGESTED = {
+    "experiment": "an experiment does not match its record",
+    "selections": "a selection does not match its record",
+    "results": "results are not those that were written",
 }
 _EXPLANATIONS = {  # by words of SQLite's
     "not a database": _NO_STORE,
@@ -48,7 +52,7 @@ _EXPLANATIONS = {  # by words of SQLite's
     "readonly": _NO_RIGHT,
     "unable to open": _NO_RIGHT,
     "locked": "--store: {path} is in use by another process ({text}); try again when that has ended",
-    "": "--store: {path} cannot be read, it may be damaged ({text}){copy}",
+    "": "--store: {path} cannot be read, it may be damaged ({text})" + _REMEDY,
 }
 
 
@@ -69,7 +73,7 @@ class StoreReader:
 
     def __init__(self, path: pathlib.Path | str, *, create: bool = False) -> None:
         self.path = pathlib.Path(path)
-        if self.path.is_symlink():  # locks, backups and weights lie beside the file itself
+        if self.path.is_symlink():  # locks, record and weights lie beside the file itself
             self.path = self.path.resolve()
         self._check_path(create)
         is_new = not self.path.exists()
@@ -93,6 +97,8 @@ class StoreReader:
 
     def _check_path(self, create: bool) -> None:
         directory = self.path.absolute().parent
+        if create:
+            check_place(self.path)
         if self.path.is_dir():
             raise UserError(f"--store: expected a file; {self.path} is a directory")
         if not create and not self.path.exists():
@@ -120,7 +126,7 @@ class StoreReader:
             wrong = schema.wrong_tables(self._db)
             if version == schema.VERSION and wrong:
                 raise DamageError(self.path, f"the table {wrong[0]} does not have its columns")
-            is_ahead = record.check(recorded, self._db, self.path, has_totals=not wrong)
+            is_ahead = record.check(recorded, self._db, self.path, has_records=not wrong)
         if version < schema.VERSION:
             self._begin_log()
             with self.transaction():  # read again: another process may have been quicker
@@ -169,6 +175,11 @@ class StoreReader:
         with self.explained():
             return record.differs(record.read(self.record), self._db)
 
+    def copy(self, path: pathlib.Path) -> None:
+        """Copy the database, which others may be writing, to a new file."""
+        with self.explained(), contextlib.closing(sqlite3.connect(path)) as other:
+            self._db.backup(other)
+
     def close(self) -> None:
         """Close the file, and give up the locks of this connection."""
         self.locks.close()
@@ -191,11 +202,8 @@ class StoreReader:
         except (sqlite3.DatabaseError, sqlite3.InterfaceError, UnicodeDecodeError, MemoryError) as error:
             text = str(error)
             explanation = next(explanation for words, explanation in _EXPLANATIONS.items() if words in text)
-            backup = beside(self.path, BACKUP)
-            way = f"; to go back to the last copy, put {backup.name} in its place and delete {self.path.name}-wal"
-            copy = way if backup.exists() else ""
             why = self._why_io_failed()
-            raise UserError(explanation.format(path=self.path, text=text, why=why, copy=copy)) from error
+            raise UserError(explanation.format(path=self.path, text=text, why=why)) from error
 
     def _why_io_failed(self) -> str:
         """Tell a log that was deleted under a process, after which another makes an empty one, from a broken disk."""
@@ -258,12 +266,6 @@ class StoreReader:
         with self.explained():
             return self._db.execute(query, values).fetchall()
 
-    def verified(self, row: sqlite3.Row, what: str) -> sqlite3.Row:
-        """Return a row that matches its checksum; raise :class:`DamageError` otherwise."""
-        if not schema.is_intact(row):
-            raise DamageError(self.path, f"{what} does not match its checksum")
-        return row
-
     def _record(self, kind: type[_Record], row: sqlite3.Row) -> _Record:
         content = {name: row[name] for name in kind.__dataclass_fields__}
         plain = schema.JSON_COLUMNS & content.keys()
@@ -274,16 +276,21 @@ class StoreReader:
         return self._record(JobRecord, self._verified_job(row))
 
     def _verified_job(self, row: sqlite3.Row) -> sqlite3.Row:
-        name = f"job {row['id']}"
-        if not self._db.in_transaction:  # the file may have changed since the row was read
-            return self.verified(row, name)
-        found: sqlite3.Row = self._cached(("row", row["id"]), lambda: self.verified(row, name))
+        def verified() -> sqlite3.Row:
+            if not schema.is_intact(row):
+                raise DamageError(self.path, f"job {row['id']} does not match its checksum")
+            return row
+
+        # Outside a transaction, the file may have changed since the row was read.
+        found: sqlite3.Row = self._cached(("row", row["id"]), verified) if self._db.in_transaction else verified()
         return found
 
     def job_row(self, job: int) -> sqlite3.Row:
         """Return the verified row of a job."""
-        (row,) = self.read("SELECT * FROM jobs WHERE id = ?", (job,))
-        return self._verified_job(row)
+        found: sqlite3.Row = self._cached(
+            ("row", job), lambda: self._verified_job(*self.read("SELECT * FROM jobs WHERE id = ?", (job,)))
+        )
+        return found
 
     def _cached(self, key: Any, read: Callable[[], Any]) -> Any:
         """Return what ``read`` returns, which is called again only after the file has changed."""
@@ -297,7 +304,13 @@ class StoreReader:
         with self.snapshot():
             rows = self.read("SELECT * FROM protocols ORDER BY created, rowid")
             self._check_orphans()
-        return [self._record(ProtocolRecord, self.verified(row, "an experiment")) for row in rows]
+        return [self.protocol_record(row) for row in rows]
+
+    def protocol_record(self, row: sqlite3.Row) -> ProtocolRecord:
+        """Return the record of a row of ``protocols``."""
+        if not schema.is_intact_protocol(row):
+            raise DamageError(self.path, _DIGESTED["experiment"])
+        return self._record(ProtocolRecord, row)
 
     def protocol_row(self, key: str) -> sqlite3.Row | None:
         """Return the row of a protocol, unverified; None if there is none."""
@@ -313,16 +326,22 @@ class StoreReader:
 
     def check_totals(self, protocol: str | None = None) -> None:
         """Raise :class:`DamageError` if jobs or selections of a protocol, or of any, were lost or exchanged."""
-        self._check_orphans(protocol)
-        for row in self.read("SELECT * FROM protocols WHERE ifnull(key = ?, true)", (protocol,)):
-            self.verified(row, "an experiment")
-            with self.explained():
-                found = self._cached(("totals", row["key"]), functools.partial(schema.totals, self._db, row["key"]))
-            for name, things in _COUNTED.items():
-                if found[name] != row[name]:
-                    raise DamageError(self.path, f"{row[name]} {things}, and {found[name]} are there")
-            if found["digest"] != row["digest"]:
-                raise DamageError(self.path, "results or selections are not those that were written")
+        with self.snapshot():
+            self._check_orphans(protocol)
+            for row in self.read("SELECT * FROM protocols WHERE ifnull(key = ?, true)", (protocol,)):
+                if wrong := self.unlike_record(row):
+                    raise DamageError(self.path, next(iter(wrong.values())))
+
+    def unlike_record(self, row: sqlite3.Row) -> dict[str, str]:
+        """Return the parts of a protocol that differ from its record, with a text about each."""
+        stated = schema.parse_record(row["record"]) or schema.RECORD
+        with self.explained():
+            found = self._cached(("totals", row["key"]), functools.partial(schema.totals, self._db, row["key"]))
+        return {
+            name: _DIGESTED.get(name) or f"{stated[name]} {_COUNTED[name]}, and {value} are there"
+            for name, value in found.items()
+            if stated[name] != value
+        }
 
     def jobs(self, *, protocol: str | None = None, ids: Sequence[int] | None = None) -> list[JobRecord]:
         """Return jobs in the order of the plan: all, those of a protocol, or those with certain numbers."""
@@ -365,7 +384,7 @@ class StoreReader:
         with self.snapshot():
             rows = self.read("SELECT * FROM selections WHERE protocol = ? ORDER BY method", (protocol,))
             self.check_totals(protocol)
-        return {row["method"]: self._record(SelectionRecord, self.verified(row, "a selection")) for row in rows}
+        return {row["method"]: self._record(SelectionRecord, row) for row in rows}
 
     # ---- what belongs to a job
 
@@ -400,12 +419,7 @@ class StoreReader:
         return {name: checksum for name, checksum in self._digests(job).items() if name != WEIGHTS}
 
     def _digests(self, job: int) -> dict[str, str]:
-        found: dict[str, str] = self._cached(job, lambda: json.loads(self._known_job(job)["artefacts"]))
-        return found
-
-    def _known_job(self, job: int) -> sqlite3.Row:
-        """Return the verified row of a job, which was perhaps read before."""
-        found: sqlite3.Row = self._cached(("row", job), lambda: self.job_row(job))
+        found: dict[str, str] = self._cached(job, lambda: json.loads(self.job_row(job)["artefacts"]))
         return found
 
     def artefact(self, job: int, name: str) -> np.ndarray | None:

@@ -1,7 +1,8 @@
-"""Tables of a store, the records made of their rows, and the checksums that prove a row intact.
+"""Tables of a store, the records made of their rows, and the digests that prove them intact.
 
-The row of a job has the checksums of everything that belongs to the job: its epochs, its arrays by name and its
-checkpoint. So the checksum of that row is the checksum of the job.
+The row of a job has the digests of everything that belongs to the job: its epochs, its arrays by name and its
+checkpoint. So the checksum of that row is the digest of the job. The row of a protocol has its record: the numbers of
+its jobs, results and selections, and the digests of its own columns, its selections and its results.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ SELECTION, FINAL = "selection", "final"
 ONLY_SIZE = "study"  # the preset of a study that names no sizes
 IMPORTED = "imported"  # the preset of numbers that come from elsewhere
 PROCESSOR, ORDER = "kind of processor", "data order"
-METRICS = ("train_loss", "train_error", "val_loss", "val_error", "test_loss", "test_error")
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class JobRecord:
     """Row of ``jobs``. A process may have ended without changing ``status``; see :meth:`Store.is_interrupted`.
 
     ``results`` of a finished job has the final model's losses and errors (in per cent), in evaluation mode, under the
-    names of ``METRICS``; a selection job has none of the test data. ``seconds`` is the total time of its epochs.
-    ``origin`` is the file that the job was imported from, and None if it was done in this store.
+    names ``train_loss`` to ``test_error``; a selection job has none of the test data. ``seconds`` is the total time of
+    its epochs. ``origin`` is the file that the job was imported from, and None if it was done in this store.
     """
 
     id: int
@@ -120,19 +120,16 @@ class SelectionRecord:
 # ---- tables
 
 APPLICATION = 0x636F6E74  # "cont": tells our files from other programs' SQLite files
-VERSION = 4
-READABLE = (2, 3, VERSION)  # 0.1.0 wrote version 2
+VERSION = 5
+READABLE = (2, 3, 4, VERSION)  # 0.1.0 wrote version 2
 TABLES = ("protocols", "jobs", "epochs", "artefacts", "checkpoints", "selections")
 JSON_COLUMNS = {"configuration", "description", "candidates", "seeds", "fingerprints", "versions", "machine", "results"}
 EPOCH_COLUMNS = Epoch._fields  # in the order in which their checksum covers them
 
-# The last columns of a protocol are its totals, so that a lost row is noticed; ``version`` counts their changes.
 _TABLES = """
 CREATE TABLE protocols (
     key TEXT PRIMARY KEY, experiment TEXT NOT NULL, preset TEXT NOT NULL, epochs INTEGER NOT NULL,
-    configuration TEXT NOT NULL, description TEXT NOT NULL, created REAL NOT NULL,
-    planned INTEGER NOT NULL DEFAULT 0, checksum TEXT, decided INTEGER NOT NULL DEFAULT 0,
-    finished INTEGER NOT NULL DEFAULT 0, digest TEXT NOT NULL DEFAULT '', version INTEGER NOT NULL DEFAULT 0
+    configuration TEXT NOT NULL, description TEXT NOT NULL, created REAL NOT NULL, record TEXT
 );
 CREATE TABLE jobs (
     id INTEGER PRIMARY KEY, key TEXT NOT NULL, protocol TEXT NOT NULL REFERENCES protocols(key),
@@ -157,20 +154,14 @@ CREATE TABLE checkpoints (
 );
 CREATE TABLE selections (
     protocol TEXT NOT NULL REFERENCES protocols(key), method TEXT NOT NULL, variant TEXT, reason TEXT NOT NULL,
-    candidates TEXT NOT NULL, decided REAL NOT NULL, checksum TEXT, PRIMARY KEY (protocol, method)
+    candidates TEXT NOT NULL, decided REAL NOT NULL, PRIMARY KEY (protocol, method)
 )
 """
-_ADDED = (  # to protocols: the first in version 3, the others in version 4
-    "decided INTEGER NOT NULL DEFAULT 0",
-    "finished INTEGER NOT NULL DEFAULT 0",
-    "digest TEXT NOT NULL DEFAULT ''",
-    "version INTEGER NOT NULL DEFAULT 0",
-)
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:
     """Migrate a file to the current version, within a transaction of the caller."""
-    if version in (2, 3):
+    if version in READABLE[:-1]:
         _migrate(db, version)
     elif not version:
         for statement in _TABLES.split(";"):
@@ -180,35 +171,42 @@ def migrate(db: sqlite3.Connection, version: int) -> None:
 
 
 def _migrate(db: sqlite3.Connection, version: int) -> None:
-    """Add the totals of protocols. Damaged rows stay recognizable as such, and lost ones as missing.
+    """Rebuild the tables that have changed. What does not match its checksum now will not match its record.
 
-    In version 2 a table of totals counted the selections of all protocols, and job keys were unique in the file.
+    Earlier versions had a checksum in every row, and totals in the rows of protocols.
     """
-    intact = [row["key"] for row in db.execute("SELECT * FROM protocols") if is_intact(row)]
-    uncounted = 0
-    if version == 2:
+    records = {row["key"]: _earlier_record(db, row, version) for row in db.execute("SELECT * FROM protocols")}
+    statements = [statement.strip() for statement in _TABLES.split(";")]
+    for table in ("protocols", "jobs", "selections"):
+        there = {name for name, _ in _columns(db, table)}
+        shared = ", ".join(name for name, _ in expected_columns()[table] if name in there)
+        (create,) = (each for each in statements if each.startswith(f"CREATE TABLE {table} "))
+        db.execute(create.replace(f"TABLE {table}", f"TABLE new_{table}"))
+        db.execute(f"INSERT INTO new_{table} ({shared}) SELECT {shared} FROM {table}")
+        db.execute(f"DROP TABLE {table}")
+        db.execute(f"ALTER TABLE new_{table} RENAME TO {table}")
+    db.execute(next(each for each in statements if each.startswith("CREATE INDEX")))
+    db.execute("DROP TABLE IF EXISTS totals")
+    for key, record in records.items():
+        update(db, "protocols", {"record": record}, "key = ?", key)
+
+
+def _earlier_record(db: sqlite3.Connection, row: sqlite3.Row, version: int) -> dict[str, Any]:
+    """Return the record of a protocol of an earlier version, without the digests of what is damaged."""
+    stated = COUNTS[: version - 1]  # more with each version
+    (counts,) = db.execute(f"SELECT {', '.join(stated)} FROM protocols WHERE key = ?", (row["key"],))
+    found = {"version": 1, **totals(db, row["key"]), **dict(zip(stated, counts))}
+    if version == 2:  # a table of totals counted the selections of all protocols
         (made,) = db.execute("SELECT count(*) FROM selections").fetchone()
-        noted = [row["selections"] for row in db.execute("SELECT * FROM totals") if is_intact(row)]
-        uncounted = int(noted != [made])  # 1 too many where one is missing
-        db.execute("DROP TABLE totals")
-        table, index = (statement for statement in _TABLES.split(";") if " jobs" in statement.partition("(")[0])
-        db.execute(table.replace("TABLE jobs", "TABLE jobs_of_4"))
-        db.execute("INSERT INTO jobs_of_4 SELECT * FROM jobs")
-        db.execute("DROP TABLE jobs")
-        db.execute("ALTER TABLE jobs_of_4 RENAME TO jobs")
-        db.execute(index)
-    for column in _ADDED[version - 2 :]:
-        db.execute(f"ALTER TABLE protocols ADD COLUMN {column}")
-    for key in intact:
-        found = totals(db, key)
-        changes = {name: found[name] for name in ("finished", "digest")} | {"version": 1}
-        if version == 2:
-            changes["decided"] = found["decided"] + uncounted
-        update(db, "protocols", changes, "key = ?", key)
+        counted = [total["selections"] for total in db.execute("SELECT * FROM totals") if is_intact(total)]
+        found["decided"] += int(counted != [made])  # 1 too many where one is missing
+    selections = db.execute("SELECT * FROM selections WHERE protocol = ?", (row["key"],))
+    unknown = {"experiment": is_intact(row), "selections": all(map(is_intact, selections))}
+    return found | {name: "" for name, intact in unknown.items() if not intact}
 
 
 def insert(db: sqlite3.Connection, table: str, row: Mapping[str, object]) -> int:
-    """Write a row with its checksum and return its id."""
+    """Write a row, that of a job with its checksum, and return its id."""
     values = tuple(map(_column, row.values()))
     made = db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", values)
     number = int(made.lastrowid or 0)
@@ -219,13 +217,13 @@ def insert(db: sqlite3.Connection, table: str, row: Mapping[str, object]) -> int
 def update(
     db: sqlite3.Connection, table: str, changes: Mapping[str, object], where: str = "true", *values: object
 ) -> None:
-    """Change rows and compute their checksums."""
+    """Change rows, and compute the checksums of jobs."""
     if changes:
         places = ", ".join(f"{name} = ?" for name in changes)
         db.execute(f"UPDATE {table} SET {places} WHERE {where}", (*map(_column, changes.values()), *values))
-    for row in db.execute(f"SELECT rowid AS number, * FROM {table} WHERE {where}", values).fetchall():
-        content = {name: row[name] for name in row.keys() if name != "number"}  # noqa: SIM118 -- a Row is no dict
-        db.execute(f"UPDATE {table} SET checksum = ? WHERE rowid = ?", (row_checksum(content), row["number"]))
+    if table == "jobs":
+        for row in db.execute(f"SELECT * FROM jobs WHERE {where}", values).fetchall():
+            db.execute("UPDATE jobs SET checksum = ? WHERE id = ?", (row_checksum(row), row["id"]))
 
 
 def _column(value: object) -> object:
@@ -233,34 +231,69 @@ def _column(value: object) -> object:
 
 
 def update_job(db: sqlite3.Connection, job: int, **changes: object) -> None:
-    """Change the row of a job and compute its checksum, and bring the totals of its protocol up to date."""
+    """Change the row of a job and compute its checksum, and bring the record of its protocol up to date."""
     query = "SELECT protocol, status, checksum FROM jobs WHERE id = ?"
     before = db.execute(query, (job,)).fetchone()
     update(db, "jobs", changes, "id = ?", job)
     after = db.execute(query, (job,)).fetchone()
     gone, come = ([row["checksum"]] if row["status"] == FINISHED else [] for row in (before, after))
-    row = db.execute("SELECT * FROM protocols WHERE key = ?", (after["protocol"],)).fetchone()
-    if gone != come and row is not None and is_intact(row):
-        numbers = {"finished": row["finished"] + len(come) - len(gone), "version": row["version"] + 1}
-        digest = combined_digest(come, gone, row["digest"])
-        update(db, "protocols", {**numbers, "digest": digest}, "key = ?", row["key"])
+    row = db.execute("SELECT record FROM protocols WHERE key = ?", (after["protocol"],)).fetchone()
+    record = row and parse_record(row["record"])
+    if gone != come and record:
+        record["version"] += 1
+        record["finished"] += len(come) - len(gone)
+        record["results"] = combined_digest(come, gone, record["results"])
+        update(db, "protocols", {"record": record}, "key = ?", after["protocol"])
+
+
+# ---- records of protocols
+
+COUNTS = ("planned", "decided", "finished")
+_DIGESTS = ("experiment", "selections", "results")
+RECORD: Mapping[str, Any] = {  # of nothing; ``version`` counts the changes
+    "version": 0, **dict.fromkeys(COUNTS, 0), **dict.fromkeys(_DIGESTS, ""),
+}  # fmt: skip
 
 
 def totals(db: sqlite3.Connection, protocol: str) -> dict[str, Any]:
-    """Return the numbers of a protocol's jobs, results and selections, and the digest of the last two."""
+    """Return the record that a protocol should have by its jobs, results and selections, except its version."""
     jobs = db.execute("SELECT status, checksum FROM jobs WHERE protocol = ?", (protocol,)).fetchall()
     finished = [checksum for status, checksum in jobs if status == FINISHED]
-    selected = [
-        checksum for (checksum,) in db.execute("SELECT checksum FROM selections WHERE protocol = ?", (protocol,))
-    ]
-    numbers = {"planned": len(jobs), "decided": len(selected), "finished": len(finished)}
-    return {**numbers, "digest": combined_digest([*finished, *selected])}
+    selected = db.execute("SELECT * FROM selections WHERE protocol = ?", (protocol,)).fetchall()
+    row = db.execute("SELECT * FROM protocols WHERE key = ?", (protocol,)).fetchone()
+    return {
+        "experiment": experiment_digest(row) if row else "",
+        **dict(zip(COUNTS, (len(jobs), len(selected), len(finished)))),
+        "selections": combined_digest(map(row_checksum, selected)),
+        "results": combined_digest(finished),
+    }
 
 
-def recount(db: sqlite3.Connection, protocol: str) -> None:
-    """Write the totals of a protocol after its jobs or selections have changed."""
-    (version,) = db.execute("SELECT version FROM protocols WHERE key = ?", (protocol,)).fetchone()
-    update(db, "protocols", {**totals(db, protocol), "version": version + 1}, "key = ?", protocol)
+def experiment_digest(row: sqlite3.Row) -> str:
+    """Return the digest of a protocol's own columns."""
+    return row_checksum({name: row[name] for name in ProtocolRecord.__dataclass_fields__})
+
+
+def is_intact_protocol(row: sqlite3.Row) -> bool:
+    """Return True for the row of a protocol that matches its record."""
+    return bool((parse_record(row["record"]) or RECORD)["experiment"] == experiment_digest(row))
+
+
+def parse_record(text: object) -> dict[str, Any] | None:
+    """Return a record from JSON; None if it is none."""
+    try:
+        found = json.loads(str(text))
+        return {name: type(empty)(found[name]) for name, empty in RECORD.items()}
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return None
+
+
+def recount(db: sqlite3.Connection, protocol: str, **stated: object) -> None:
+    """Write the record of a protocol after its jobs or selections have changed, with what is ``stated`` of them."""
+    (text,) = db.execute("SELECT record FROM protocols WHERE key = ?", (protocol,)).fetchone()
+    before = parse_record(text) or RECORD
+    found = {"version": before["version"] + 1, **totals(db, protocol), **stated}
+    update(db, "protocols", {"record": found}, "key = ?", protocol)
 
 
 def combined_digest(added: Iterable[object], removed: Iterable[object] = (), before: str = "") -> str:

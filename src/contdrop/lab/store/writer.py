@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import pathlib
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +25,6 @@ from ...errors import UserError
 from ..study import amendments
 from . import blobs, record, schema
 from .blobs import Buffer
-from .locks import check_place
 from .reader import WEIGHTS, DamageError, StoreReader, pack
 from .results import find_mismatch
 from .schema import (
@@ -55,11 +53,6 @@ class Store(StoreReader):
         path: The file.
         create: Make a file that does not exist.
     """
-
-    def __init__(self, path: pathlib.Path | str, *, create: bool = False) -> None:
-        if create:
-            check_place(pathlib.Path(path).resolve())
-        super().__init__(path, create=create)
 
     @contextlib.contextmanager
     def amending(self, *protocols: str) -> Iterator[sqlite3.Connection]:
@@ -92,7 +85,7 @@ class Store(StoreReader):
         now = time.time()
         with self.transaction(durable=True) as db:
             found = self.protocol_row(key)
-            before = found if found and schema.is_intact(found) else None  # all of a damaged row is replaced
+            before = found if found and schema.is_intact_protocol(found) else None  # all of a damaged row is replaced
             if before:
                 self.check_totals(key)
             self.refuse_other_masks(key, protocol)
@@ -103,8 +96,9 @@ class Store(StoreReader):
                 "configuration": protocol,
                 "description": json.dumps(amendments.noted(db, key, description, jobs, now), sort_keys=True),
                 "created": before["created"] if before else now,
-                "version": before["version"] if before else record.read(self.record).get(key, {}).get("version", 0),
             }
+            if not before:
+                row["record"] = record.read(self.record).get(key, schema.RECORD)  # its version goes on
             if found:
                 schema.update(db, "protocols", row, "key = ?", key)
             else:
@@ -124,7 +118,7 @@ class Store(StoreReader):
         """
         version = configuration.get("masks")
         for row in self.read("SELECT * FROM protocols WHERE key != ?", (key,)):
-            other = json.loads(self.verified(row, "an experiment")["configuration"])
+            other = self.protocol_record(row).configuration
             found = other.get("masks")
             if found != version and IMPORTED not in (configuration.get("preset"), other.get("preset")):
                 begun = "masks of an earlier version" if found is None else f"version {found} of the masks"
@@ -268,11 +262,11 @@ class Store(StoreReader):
     # ---- jobs that have to be done again
 
     def reset_damaged(self, protocol: str, keys: Collection[str]) -> list[str]:
-        """Reset what does not match its checksum, so that it is done again; return a line about each finding.
+        """Reset what does not match its digest, so that it is done again; return a line about each finding.
 
         A finished job whose epochs or arrays are damaged starts over. A job whose own row is damaged is removed from
         the plan, because nothing proves what it was; :meth:`add_jobs` plans it again. That also replaces a damaged row
-        of the protocol.
+        of the protocol. Selections that do not match their digest are made again.
 
         Args:
             protocol: Key of the protocol.
@@ -289,19 +283,17 @@ class Store(StoreReader):
                     reset_job(db, row["id"])
                     if not is_intact:
                         db.execute("DELETE FROM jobs WHERE id = ?", (row["id"],))
-            for row in self.read("SELECT * FROM selections WHERE protocol = ?", (protocol,)):
-                if not schema.is_intact(row):
-                    found.append("a selection does not match its checksum")
-                    db.execute("DELETE FROM selections WHERE protocol = ? AND method = ?", (protocol, row["method"]))
             try:
                 self.check_totals(protocol)
             except DamageError as error:
                 head = self.protocol_row(protocol)
-                can_count = head is not None and schema.is_intact(head)
-                if can_count:
-                    schema.recount(db, protocol)
-                if not (can_count and found):  # what was removed is missing, too
-                    found.append(error.what)
+                wrong = self.unlike_record(head) if head else {"experiment": error.what}
+                removed = {"planned", "finished", "results"} if found else set()
+                found += [text for name, text in wrong.items() if name not in removed][:1]
+                if not head or wrong.keys() & {"decided", "selections"}:
+                    db.execute("DELETE FROM selections WHERE protocol = ?", (protocol,))
+                if head:
+                    schema.recount(db, protocol, **({"experiment": ""} if "experiment" in wrong else {}))
         if found:
             self.write_record()
         return found

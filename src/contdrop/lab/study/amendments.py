@@ -90,7 +90,7 @@ def noted(
         UserError: The better direction of a metric has been reversed, and there are results.
     """
     known = db.execute("SELECT * FROM protocols WHERE key = ?", (protocol,)).fetchone()
-    is_intact = known is not None and known["checksum"] == schema.row_checksum(known)
+    is_intact = known is not None and schema.is_intact_protocol(known)
     then: dict[str, Any] = json.loads(known["description"]) if is_intact else {}
     there = db.execute("SELECT run, method, status FROM jobs WHERE protocol = ? AND stage = ?", (protocol, FINAL))
     rows, wanted = there.fetchall(), [job for job in jobs if job["stage"] == FINAL]

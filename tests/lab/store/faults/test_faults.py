@@ -253,13 +253,13 @@ def empty(bed, chance):
 
 
 def do_as_told(bed):
-    """Follow the command's instructions until it no longer refuses the store: take the backup, or accept the loss."""
+    """Follow the command's instructions until it no longer refuses the store: start afresh, or accept the loss."""
     while code := bed.nursery.wait(bed.start()):
         told = bed.log.read_text()
         assert (code, bed.store.exists()) == (2, True), told
         wait_for_workers(bed)
-        if "put runs.db-backup in its place and delete runs.db-wal" in told:
-            bed.store.write_bytes(bed.beside("-backup").read_bytes())
+        if "move the file away and give the same command again" in told:
+            bed.store.rename(bed.beside("-damaged"))
             delete_logs(bed)
         else:
             assert "delete runs.db-record" in told
