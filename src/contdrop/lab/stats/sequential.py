@@ -5,10 +5,11 @@ repeated confidence interval ``mean ± b s / sqrt(n)``, with s the standard devi
 when the interval excludes 0 ("negative" or "positive"), or when the equivalence interval lies within the margin
 ("equal"); otherwise it goes on to the next look, and after the last one it is "undecided".
 
-The boundaries b spend the error as Lan and DeMets (Biometrika 70, 1983) do: after a fraction t of the maximum, the error
-spent is ``alpha t^2`` or that of O'Brien and Fleming's type, ``2 - 2 Phi(z / sqrt(t))``. Those of a normal statistic are
-converted to quantiles of Student's t with n - 1 degrees of freedom. That alone exceeds the level by 5 to 20 %, so the
-level that is spent is lowered by the factors of ``LEVELS``, which ``tools/sequential_boundaries.py levels`` simulates.
+The boundaries b spend the error as Lan and DeMets (Biometrika 70, 1983) do: after a fraction t of the maximum, the
+error spent is ``alpha t^2`` or that of O'Brien and Fleming's type, ``2 - 2 Phi(z / sqrt(t))``. Those of a normal
+statistic are converted to quantiles of Student's t with n - 1 degrees of freedom. That alone exceeds the level by 5 to
+20 %, so the level that is spent is lowered by the factors of ``LEVELS``, which
+``tools/sequential_boundaries.py levels`` simulates.
 
 Several comparisons are corrected by Holm's method, separately for differences and for equalities: what has been decided
 returns its share of the level to those that go on.
@@ -23,9 +24,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy import special
+from scipy import optimize, special
 
-from ...errors import UserError, mistake
+from ...errors import mistake
 from .significance import Array, finite, student_quantile
 
 Verdict: TypeAlias = Literal["negative", "positive", "equal", "undecided"]
@@ -57,7 +58,7 @@ class Sequential:
     Args:
         max_runs: Number of runs after which every comparison ends.
         min_runs: Number of runs of the first look, at least 6.
-        looks: Numbers of runs of all looks, the last one being ``max_runs``; by default every number from ``min_runs`` on.
+        looks: Numbers of runs of all looks, the last one being ``max_runs``; by default all from ``min_runs`` on.
         spending: Share of the error that is spent after a fraction t of the runs: "quadratic" is t^2;
             "obrien-fleming" spends less early and more late.
     """
@@ -256,20 +257,18 @@ def _median_unbiased(values: Array, margin: float | None, looks: Sequence[int], 
     sd, observed, count = float(np.std(values, ddof=1)), float(np.mean(values)), len(values)
     bounds = [student_quantile(1 - level / 2, look - 1) for look, level in zip(looks, levels)]
     zone = math.inf if margin is None else margin / sd
-    low, high = observed / sd - 4 / math.sqrt(count), observed / sd + 4 / math.sqrt(count)
-    for _ in range(30):
-        middle = (low + high) / 2
-        if _mean_at_most(observed / sd, middle, looks, bounds, zone) > 0.5:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2 * sd
+    start, width = observed / sd, 4 / math.sqrt(count)
+
+    def excess(drift: float) -> float:
+        return _mean_at_most(start, drift, looks, bounds, zone) - 0.5
+
+    return sd * float(optimize.brentq(excess, start - width, start + width, xtol=1e-3 / math.sqrt(count)))
 
 
 def _mean_at_most(limit: float, drift: float, looks: Sequence[int], bounds: Sequence[float], margin: float) -> float:
     """Return the probability that the mean at the stop is at most ``limit``; the last look ends in any case.
 
-    Each look stops where the mean leaves ``± bound / sqrt(n)``, or where it lies within ``± (margin - bound / sqrt(n))``.
+    Each look stops where the mean leaves ``± bound / sqrt(n)``, or lies within ``± (margin - bound / sqrt(n))``.
     """
     nodes, mass, before, found = np.zeros(1), np.ones(1), 0, 0.0
     for number, (look, bound) in enumerate(zip(looks, bounds)):
@@ -297,7 +296,7 @@ def _mean_at_most(limit: float, drift: float, looks: Sequence[int], bounds: Sequ
 
 def _simpson(low: float, high: float) -> tuple[Array, Array]:
     """Return the nodes and weights of Simpson's rule on an interval."""
-    half = max(int(math.ceil((high - low) / _STEP / 2)), 8)
+    half = max(math.ceil((high - low) / _STEP / 2), 8)
     weights = np.full(2 * half + 1, 2.0)
     weights[1::2], weights[0], weights[-1] = 4.0, 1.0, 1.0
     return np.linspace(low, high, 2 * half + 1), weights * (high - low) / (6 * half)
