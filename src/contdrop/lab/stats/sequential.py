@@ -24,11 +24,13 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-from scipy import optimize, special
+import numpy.typing as npt
+from scipy import optimize, special  # type: ignore[import-untyped]
 
 from ...errors import mistake
 from .significance import Array, finite, student_quantile
 
+Indices: TypeAlias = npt.NDArray[np.int64]
 Verdict: TypeAlias = Literal["negative", "positive", "equal", "undecided"]
 Spending: TypeAlias = Literal["quadratic", "obrien-fleming"]
 
@@ -86,7 +88,7 @@ class Sequential:
     def nominal_levels(self, comparisons: int = 1, alpha: float = 0.05) -> Array:
         """Return the two-sided p-value of a t-test that decides at each look, for a level of alpha / comparisons."""
         spent = calibration(self.spending, self.max_runs, 0.05 * comparisons / alpha) * alpha / comparisons
-        return 2 * special.ndtr(-np.array(normal_boundaries(spent, self.looks, self.spending)))
+        return np.asarray(2 * special.ndtr(-np.array(normal_boundaries(spent, self.looks, self.spending))))
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ VERDICTS: tuple[Verdict, ...] = ("undecided", "positive", "equal", "negative")
 _OPEN, _POSITIVE, _EQUAL, _NEGATIVE = range(4)
 
 
-def settle(table: Array, margins: Array, plan: Sequential, *, alpha: float = 0.05) -> tuple[Array, Array]:
+def settle(table: Array, margins: Array, plan: Sequential, *, alpha: float = 0.05) -> tuple[Indices, Indices]:
     """Decide many families at once.
 
     Args:
@@ -232,7 +234,7 @@ def _skewness(values: Array) -> Array:
     """Return the third central moment over the second to the power 3/2, along the last axis."""
     centered = values - np.nanmean(values, axis=-1, keepdims=True)
     second = np.nanmean(centered**2, axis=-1)
-    return np.nanmean(centered**3, axis=-1) / np.where(second > 0, second, 1.0) ** 1.5
+    return np.asarray(np.nanmean(centered**3, axis=-1) / np.where(second > 0, second, 1.0) ** 1.5)
 
 
 def _decision(verdict: Verdict, values: Array, margin: float | None, plan: Sequential, alpha: float) -> Decision:
