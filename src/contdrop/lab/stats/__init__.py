@@ -7,6 +7,7 @@ better. A figure that does not exist (the spread of one run) is NaN; one that wa
 - ``two_way_interval``: a difference over runs and test examples.
 - ``mcnemar``: two models on the same test examples.
 - ``ranks``, ``compare_ranks``: several methods on several data sets.
+- ``decide``, ``decide_all``: a verdict after as few paired runs as the differences allow.
 - ``power``, ``minimum_detectable``, ``runs_needed``: what a number of runs can show.
 """
 
@@ -26,6 +27,10 @@ from .ranks import RankComparison as RankComparison
 from .ranks import Ranks as Ranks
 from .ranks import compare_ranks as compare_ranks
 from .ranks import ranks as ranks
+from .sequential import Decision as Decision
+from .sequential import Sequential as Sequential
+from .sequential import decide as decide
+from .sequential import decide_all as decide_all
 from .significance import McNemar as McNemar
 from .significance import holm as holm
 from .significance import mcnemar as mcnemar

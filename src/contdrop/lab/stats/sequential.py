@@ -12,7 +12,8 @@ statistic are converted to quantiles of Student's t with n - 1 degrees of freedo
 ``tools/sequential_boundaries.py levels`` simulates.
 
 Several comparisons are corrected by Holm's method, separately for differences and for equalities: what has been decided
-returns its share of the level to those that go on.
+returns its share of the level to those that go on. The probability of any false difference is at most alpha, and that
+of any false equality, for which one end of the interval is wrong, half of it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, special  # type: ignore[import-untyped]
+from scipy import special  # type: ignore[import-untyped]
 
 from ...errors import mistake
 from .significance import Array, finite, student_quantile
@@ -137,7 +138,7 @@ def decide(
         margin: The largest difference that counts as equal; None decides differences only.
         max_runs: The planned number of runs at which the comparison ends.
         min_runs: Number of runs of the first look.
-        alpha: Probability of any wrong statement.
+        alpha: Probability of a false difference; that of a false equality is half of it.
         comparisons: How many comparisons share alpha (Bonferroni); :func:`decide_all` corrects by Holm's method.
         spending: See :class:`Sequential`.
     """
@@ -159,7 +160,14 @@ def decide_all(
         differences: For each comparison one value per run in the order of the runs; NaN for a run that failed.
         plan: The looks.
         margins: The largest difference of each comparison that counts as equal; None for none.
-        alpha: Probability of any wrong statement.
+        alpha: Probability of any false difference; that of any false equality is half of it.
+
+    Examples:
+        >>> more = [0.31, 0.28, 0.35, 0.30, 0.27, 0.33, 0.32, 0.29]
+        >>> same = [0.01, -0.02, 0.00, 0.02, -0.01, 0.01, -0.01, 0.00]
+        >>> found = decide_all({"a": more, "b": same}, Sequential(20), margins={"a": 0.1, "b": 0.1})
+        >>> [(name, each.verdict, each.runs) for name, each in found.items()]
+        [('a', 'positive', 6), ('b', 'equal', 6)]
     """
     runs = min(max(map(len, differences.values())), plan.max_runs)
     table = np.full((1, len(differences), runs), np.nan)
@@ -185,7 +193,7 @@ def settle(table: Array, margins: Array, plan: Sequential, *, alpha: float = 0.0
         table: Differences of shape [families, comparisons, runs]; NaN for runs that failed or are not there yet.
         margins: One per comparison; -inf for none.
         plan: The looks.
-        alpha: Probability of any wrong statement in a family.
+        alpha: Probability of any false difference in a family.
 
     Returns:
         Indices into ``VERDICTS`` and numbers of runs at the decision (or of all), both [families, comparisons].
@@ -256,6 +264,8 @@ def _median_unbiased(values: Array, margin: float | None, looks: Sequence[int], 
     Outcomes are ordered by the mean at the stop (Emerson and Fleming, Biometrika 77, 1990), for a normal distribution
     with the standard deviation of the values.
     """
+    from scipy import optimize  # takes longer to import than all else here
+
     sd, observed, count = float(np.std(values, ddof=1)), float(np.mean(values)), len(values)
     bounds = [student_quantile(1 - level / 2, look - 1) for look, level in zip(looks, levels)]
     zone = math.inf if margin is None else margin / sd
