@@ -13,9 +13,9 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Upper limits. A measure that is still above its target (in the comment) may only fall: lower the number with it.
 LIMITS = {
-    "lines": 37552,  # 33000
-    "lines without replication": 30771,  # 26500
-    "modules": 194,  # 190
+    "lines": 35171,  # 33000
+    "lines without replication": 28764,  # 26500
+    "modules": 190,
     "modules of over 500 lines": 0,
     "packages of over 12 modules": 0,
     "module names used twice": 0,
@@ -24,8 +24,7 @@ LIMITS = {
     "classes and modules without a noun phrase": 2,  # 1 %
     "tests that mirror no module": 0,
 }
-# What may exceed them: one file that is a whole back end, and packages that are lists.
-LONG = {"kernels/triton.py"}
+# What may exceed them: packages that are lists.
 LISTS = {"cli", "lab/report/figures", "replication/datasets"}
 # Of the standard library: documented, but for multiprocessing's _config and pickle's _Unpickler in Python.
 DOCUMENTED = {"_asdict", "_make", "_exit", "_fields", "_replace", "_config", "_Unpickler"}
@@ -164,9 +163,7 @@ MEASURES = {
     "lines": lambda: _lines(FILES),
     "lines without replication": lambda: _lines(path for path in FILES if not _place(path).startswith("replication/")),
     "modules": lambda: len(FILES),
-    "modules of over 500 lines": lambda: [
-        _place(path) for path in FILES if _lines([path]) > 500 and _place(path) not in LONG
-    ],
+    "modules of over 500 lines": lambda: [_place(path) for path in FILES if _lines([path]) > 500],
     "packages of over 12 modules": _crowded,
     "module names used twice": _named_twice,
     "private names used across modules": lambda: [
