@@ -3,6 +3,7 @@
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 
 from contdrop import kernels
@@ -279,3 +280,10 @@ def test_candidate_may_change_the_learning_rate():
     assert Variant.parse(str(Variant.parse("none@0.33333333"))).rate == 0.33333333
     for text in ("none@x", "none@0", "none@-1", "none@inf"):
         assert "expected a factor of the learning rate behind @" in refusal(Variant.parse, text)
+
+
+def test_numpy_numbers_plan_the_same_jobs_as_python_numbers():
+    numbers = {"runs": 2, "epochs": 3, "seed": 7}
+    numpy = {name: np.int64(value) for name, value in numbers.items()}
+    for make in (lambda given: plan(EXPERIMENT, **given), lambda given: plan(EXPERIMENT.replace(sizes={}, **given))):
+        assert [job.key for job in make(numpy)] == [job.key for job in make(numbers)]

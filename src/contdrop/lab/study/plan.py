@@ -20,7 +20,7 @@ from ..store.writer import Store
 from ..training import random_streams
 from . import methods, selection
 from .labels import OWN, without_factor
-from .study import Study, wrong_value
+from .study import Study, python_number, wrong_value
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,7 @@ def plan(
     size = study.presets.get(preset)
     if size is None:
         raise mistake("--preset", f"{' or '.join(study.presets)} for {study.name}", repr(preset))
+    runs, epochs, seed = (python_number(value) for value in (runs, epochs, seed))
     for name, value in (("runs", runs), ("epochs", epochs), ("seed", seed)):
         if value is not None and (expected := wrong_value(name, value)):
             raise mistake(f"--{name}", expected, repr(value))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
+import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -45,6 +46,11 @@ class Configuration:
         """Return the kind and all fields as JSON types; functions by their names."""
         names = [each.name for each in fields(self)]  # type: ignore[arg-type]
         return {"kind": self.kind, **{name: describe(getattr(self, name)) for name in names}}
+
+
+def python_number(value: Any) -> Any:
+    """Return a NumPy number as Python's own, which JSON can hold; other values as they are."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def is_integer_at_least(value: Any, least: int) -> bool:
@@ -210,6 +216,9 @@ class Study:
     sizes: Mapping[str, Size] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for part in (self, self.training, self.selection):
+            for name, value in vars(part).items() if isinstance(part, Study | Training | Selection) else ():
+                object.__setattr__(part, name, python_number(value))
         if not isinstance(self.name, str) or not re.fullmatch(r"[\w.][\w .+-]{0,99}", self.name):
             raise UserError(f"study: expected a name of letters, digits, dots and dashes; got {self.name!r}")
         for mistake in _mistakes(self):
