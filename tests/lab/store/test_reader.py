@@ -201,6 +201,12 @@ def test_database_of_another_program_is_refused_and_left_alone(path):
     assert path.read_bytes() == before
 
 
+def test_a_symbolic_link_to_itself_is_refused(tmp_path):
+    (tmp_path / "runs.db").symlink_to(tmp_path / "runs.db")
+    with pytest.raises(UserError, match="is a symbolic link to itself"):
+        Store(tmp_path / "runs.db")
+
+
 def test_missing_store_and_directory(tmp_path):
     with pytest.raises(UserError, match="there is no store"):
         Store(tmp_path / "no.db")

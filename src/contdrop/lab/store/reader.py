@@ -74,7 +74,10 @@ class StoreReader:
     def __init__(self, path: pathlib.Path | str, *, create: bool = False) -> None:
         self.path = pathlib.Path(path)
         if self.path.is_symlink():  # locks, record and weights lie beside the file itself
-            self.path = self.path.resolve()
+            try:
+                self.path = self.path.resolve()
+            except (OSError, RuntimeError) as error:
+                raise UserError(f"--store: expected a file; {path} is a symbolic link to itself") from error
         self._check_path(create)
         is_new = not self.path.exists()
         directory = self.path.absolute().parent
