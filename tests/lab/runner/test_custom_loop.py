@@ -176,7 +176,7 @@ def test_finished_numbers_are_analysed(tmp_path):
         lab.analyze({"a": [1.0, float("nan")]})
     with pytest.raises(UserError, match="better: expected lower or higher; got 'more'"):
         lab.analyze(values, better="more")
-    with pytest.raises(UserError, match=r"expected lists of one length, .* got {'a': 3, 'b': 2}"):
+    with pytest.raises(UserError, match=r"expected lists of equal length, .* got {'a': 3, 'b': 2}"):
         lab.analyze({"a": [1.0, 2.0, 3.0], "b": [1.0, 2.0]})
     with pytest.raises(UserError, match="expected a list of numbers, or numbers by run, for 'b'"):
         lab.analyze({"a": [1.0, 2.0], "b": 3.0})

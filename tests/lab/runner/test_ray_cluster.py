@@ -176,6 +176,13 @@ def test_wrong_options_get_one_line(given, text):
         runner.find_cluster(**given)
 
 
+def test_messages_keep_the_epochs_that_training_clears():
+    sink, epochs = ray_cluster.RemoteStore(None, "runs.db", "node"), [1, 2]
+    sink.progress(7, epochs)
+    epochs.clear()
+    assert sink.messages.get() == ["progress", [1, 2], None]
+
+
 def slots(have, **given):
     asked = ray_cluster.RayResources("x", **given)
     cluster = ray_cluster.Cluster(asked, threads=1, device="cpu")

@@ -397,8 +397,8 @@ class RemoteStore:
         self.send("drop_progress")
 
     def progress(self, job: int, epochs: list[Epoch], checkpoint: tuple[int, Sequence[Buffer]] | None = None) -> None:
-        """Send epochs and a copy of the state, which training changes."""
-        self.send("progress", epochs, checkpoint and (checkpoint[0], [b"".join(checkpoint[1])]))
+        """Send copies of the epochs and of the state, because training changes both before they are on their way."""
+        self.send("progress", list(epochs), checkpoint and (checkpoint[0], [b"".join(checkpoint[1])]))
 
     def fail(self, job: int, *content: Any) -> None:
         self.send("fail", *content)

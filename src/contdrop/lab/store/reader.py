@@ -72,12 +72,10 @@ class StoreReader:
     """
 
     def __init__(self, path: pathlib.Path | str, *, create: bool = False) -> None:
-        self.path = pathlib.Path(path)
-        if self.path.is_symlink():  # locks, record and weights lie beside the file itself
-            try:
-                self.path = self.path.resolve()
-            except (OSError, RuntimeError) as error:
-                raise UserError(f"--store: expected a file; {path} is a symbolic link to itself") from error
+        try:  # locks, record and weights lie beside the file itself
+            self.path = pathlib.Path(path).resolve() if pathlib.Path(path).is_symlink() else pathlib.Path(path)
+        except (OSError, RuntimeError) as error:
+            raise UserError(f"--store: expected a file; {path} is a symbolic link to itself") from error
         self._check_path(create)
         is_new = not self.path.exists()
         directory = self.path.absolute().parent
@@ -112,8 +110,7 @@ class StoreReader:
             raise UserError(f"--store: there is no directory {directory}; make it first")
 
     def _has_log(self) -> bool:
-        log = beside(self.path, "-wal")
-        return log.exists() and log.stat().st_size > 0
+        return (log := beside(self.path, "-wal")).exists() and log.stat().st_size > 0
 
     def _read_only_mode(self) -> str:
         """Return how SQLite opens a file that cannot be written to: without a log unless some process has one."""
