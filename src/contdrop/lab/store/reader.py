@@ -34,7 +34,7 @@ _Record = TypeVar("_Record", ProtocolRecord, JobRecord, SelectionRecord)
 
 _REMEDY = (
     "; run `contdrop check {path}`, and `contdrop export` for what can be read; then import an archive into another "
-    "store, or move the file away and give the same command again, to start afresh"
+    "store, or move the file away and give the same command again, to start over"
 )
 _NO_STORE = "--store: expected a store of contdrop; {path} is none, or damaged ({text})" + _REMEDY
 _NO_RIGHT = "--store: cannot write {path}: {text}; check its permissions"

@@ -253,7 +253,7 @@ def empty(bed, chance):
 
 
 def do_as_told(bed):
-    """Follow the command's instructions until it no longer refuses the store: start afresh, or accept the loss."""
+    """Follow the command's instructions until it no longer refuses the store: start over, or accept the loss."""
     while code := bed.nursery.wait(bed.start()):
         told = bed.log.read_text()
         assert (code, bed.store.exists()) == (2, True), told
